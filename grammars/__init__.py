@@ -1,0 +1,1 @@
+"""Constraints: front ends and the native matcher."""

@@ -1,0 +1,95 @@
+"""The seam between the constraint machine and the engine. Nothing else of `grammars` is known to the engine.
+
+A constraint belongs to one sequence. It moves by committed tokens (`advance`) and goes back only by its own `Retract`.
+It fails closed: a row it cannot compute raises, it is never left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD_BITS = 32
+
+
+def words_per_row(vocab_size: int) -> int:
+    """int32 words of one packed mask row: ceil(vocab_size / 32)."""
+    return -(-vocab_size // WORD_BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRows:
+    """Packed mask rows in the caller's buffer. words: [rows, ceil(vocab_size / 32)] int32, C-contiguous.
+
+    Bit `t % 32` (least significant first) of word `t // 32` says whether token t is legal. Bits past the vocabulary
+    and those of padded ids are always zero.
+    """
+
+    words: NDArray[np.int32]
+    vocab_size: int
+
+    @classmethod
+    def allocate(cls, rows: int, vocab_size: int) -> MaskRows:
+        return cls(np.zeros((rows, words_per_row(vocab_size)), dtype=np.int32), vocab_size)
+
+    def bools(self, row: int) -> NDArray[np.bool_]:
+        """Row as [vocab_size] bool: for tests and reference code."""
+        bits = np.unpackbits(self.words[row].view(np.uint8), bitorder="little")
+        return bits[: self.vocab_size].astype(np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Retract:
+    """A verified node failed when it closed: the sequence goes back.
+
+    kept_tokens: committed output tokens that stay. forced_prefix: bytes after that token boundary which the next
+    tokens must spell. pointer: schema position of the node that failed.
+    """
+
+    kept_tokens: int
+    forced_prefix: bytes
+    pointer: str
+
+
+class ConstraintViolation(Exception):
+    """A token was committed that the constraint does not allow. Always a bug of the caller."""
+
+
+class Constraint(Protocol):
+    """Per-sequence constraint state. Called by one thread at a time; `fill` may run on a pool thread (GIL released)."""
+
+    def fill(self, draft: Sequence[int], rows: MaskRows) -> int:
+        """Write rows[i] = tokens legal after draft[:i], for i = 0..n, and return n, the number of legal drafts.
+
+        rows[n] is the row at the first illegal draft, or the bonus row when all are legal; rows past n are all zero.
+        rows needs len(draft) + 1 rows. Forks inside: the state is unchanged afterwards.
+        """
+        ...
+
+    def advance(self, ids: Sequence[int]) -> Retract | None:
+        """Commit tokens. Raises ConstraintViolation when one is illegal (the state is then as before the call)."""
+        ...
+
+    def forced(self) -> bytes:
+        """Bytes that every legal continuation starts with (bounded; empty when there is a choice)."""
+        ...
+
+    def is_complete(self) -> bool:
+        """The text is a whole answer and nothing may follow: fill() allows stop ids only."""
+        ...
+
+    def can_end(self) -> bool:
+        """The text so far is a whole answer; a continuation may also be legal. Stop ids are legal exactly here."""
+        ...
+
+    def shortest_completion(self) -> tuple[int, ...]:
+        """Tokens (stop id not included) that reach a whole answer in the fewest bytes; empty when it can end now."""
+        ...
+
+    def fork(self) -> Constraint:
+        """An independent copy in the same state; cheap."""
+        ...

@@ -1,0 +1,1 @@
+"""Tensor operations behind one protocol (`safegen.kernels.api.Ops`)."""

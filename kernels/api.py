@@ -1,0 +1,122 @@
+"""The seam between models and tensor operations: one `Ops` protocol, several backends of the same signatures.
+
+`kernels.reference` is plain torch and the oracle; `kernels.cpu` is native SIMD; `kernels.triton` is the GPU. A backend
+must give each row of a result a value that depends on that row's inputs alone: never on how many other rows the call
+holds, on how a prompt was cut into chunks, or on which blocks hold the keys (the CPU backend bitwise).
+
+Shapes: tokens of all sequences of a step lie packed one after the other ("ragged"), no padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A two-dimensional weight as it lies in the file, or packed by a backend.
+
+    kind: "f32" | "f16" | "bf16", a GGUF block type ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"),
+    or a name private to the backend that packed it. shape: (out_features, in_features). data: floats [out, in], or
+    the raw uint8 blocks [out, bytes per row] in file layout (a view of the memory-mapped file where possible).
+    packed: whatever a backend's `prepare` made of it.
+    """
+
+    kind: str
+    shape: tuple[int, int]
+    data: Tensor
+    packed: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """Where the rows of a step lie in the paged cache. All tensors int32 on the model's device.
+
+    query_start: [sequences + 1], cumulative query tokens. context_len: [sequences], cached tokens including this
+    step's. block_table: [sequences, max_blocks]. slot: [tokens], block * block_size + offset of each token's key.
+    position: [tokens], absolute position of each token.
+    """
+
+    query_start: Tensor
+    context_len: Tensor
+    block_table: Tensor
+    slot: Tensor
+    position: Tensor
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayer:
+    """One layer's paged cache. key, value: [blocks, block_size, kv_heads, head_dim]."""
+
+    key: Tensor
+    value: Tensor
+
+
+class Ops(Protocol):
+    name: str
+
+    def prepare(self, weight: Weight) -> Weight:
+        """Pack a weight once, at load time, for `linear` and `embedding`; may return it unchanged."""
+        ...
+
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        """x: [rows, in] fp32 -> [rows, out] fp32."""
+        ...
+
+    def embedding(self, ids: Tensor, weight: Weight) -> Tensor:
+        """ids: [tokens] int -> [tokens, hidden] fp32, dequantized rows of the weight."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x: [..., dim] -> same shape; x / sqrt(mean(x^2) + eps) * weight. (Gemma's +1 is folded in at load.)"""
+        ...
+
+    def rope(self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, interleaved: bool) -> Tensor:
+        """x: [tokens, heads, head_dim]; cos, sin: [max_position, rotary_dim / 2].
+
+        interleaved False rotates (i, i + rotary_dim/2), the Hugging Face layout; True rotates (2i, 2i + 1), as in
+        GGUF files of the Llama family. Dimensions past rotary_dim pass through.
+        """
+        ...
+
+    def kv_write(self, key: Tensor, value: Tensor, cache: KvLayer, plan: AttentionPlan) -> None:
+        """key, value: [tokens, kv_heads, head_dim] into cache at plan.slot."""
+        ...
+
+    def paged_attention(
+        self, q: Tensor, cache: KvLayer, plan: AttentionPlan, *, scale: float, window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Causal attention. q: [tokens, heads, head_dim] -> same shape.
+
+        Token at position p sees positions max(0, p - window + 1) .. p. softcap: scores become cap * tanh(s / cap).
+        """
+        ...
+
+    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
+        """silu(gate) * up, [tokens, intermediate]."""
+        ...
+
+    def gelu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
+        """gelu_tanh(gate) * up, [tokens, intermediate]."""
+        ...
+
+
+def ops(name: str) -> Ops:
+    """The backend of that name: "reference" or "cpu"; ("triton" comes with the GPU work)."""
+    if name == "reference":
+        from safegen.kernels.reference import ReferenceOps
+
+        return ReferenceOps()
+    if name == "cpu":
+        from safegen.kernels.cpu import CpuOps
+
+        return CpuOps()
+    raise ValueError(f"no kernels named {name!r}; choose 'reference' or 'cpu'")
+
+
+__all__ = ["AttentionPlan", "KvLayer", "Ops", "Weight", "ops"]

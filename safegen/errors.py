@@ -1,0 +1,107 @@
+"""Every error that safegen raises on purpose, in one tree. A leaf module: any layer may import it.
+
+SafegenError
+├── SchemaError      an output type cannot be served: .pointer, .keyword, .hint
+├── GrammarError     a regex or grammar cannot be served: .line, .column
+├── ModelLoadError   a model file, folder or config cannot be used: .path, .tensor, .hint
+├── CapacityError    the request can never fit the KV cache, or the queue is full
+├── RequestError     an argument of a call is wrong: .field, .value
+├── GuardBlocked     status "blocked"
+├── Truncated        status "truncated": the token limit came first
+├── Refused          status "refused"
+├── InvalidOutput    status "invalid", or an `ok` text that the independent validator refused
+├── Cancelled        status "cancelled"
+├── EngineError      status "error": an engine fault, never the caller's
+└── EngineClosed     the LLM was closed
+
+A user's mistake never surfaces as AssertionError, KeyError or a torch traceback. Messages name the thing, the value
+and the fix.
+"""
+
+from __future__ import annotations
+
+
+class SafegenError(Exception):
+    """Base of all errors raised by safegen."""
+
+
+class SchemaError(SafegenError):
+    """An output type cannot be served: invalid, unsatisfiable, or holding a keyword that cannot be enforced.
+
+    pointer: JSON Pointer of the offending schema position ("" is the root). keyword: the keyword there, if one is to
+    blame. hint: what to do instead.
+    """
+
+    def __init__(self, message: str, *, pointer: str = "", keyword: str | None = None, hint: str | None = None) -> None:
+        self.reason = message
+        self.pointer = pointer
+        self.keyword = keyword
+        self.hint = hint
+        where = f"#{pointer}" + (f" ({keyword})" if keyword else "")
+        super().__init__(f"{where}: {message}" + (f" Hint: {hint}" if hint else ""))
+
+
+class GrammarError(SafegenError):
+    """A regex, choice or grammar cannot be served. line and column are 1-based, None where unknown."""
+
+    def __init__(self, message: str, *, line: int | None = None, column: int | None = None) -> None:
+        self.reason = message
+        self.line = line
+        self.column = column
+        where = "" if line is None else f"line {line}" + ("" if column is None else f", column {column}") + ": "
+        super().__init__(where + message)
+
+
+class ModelLoadError(SafegenError):
+    """A model cannot be loaded. path: the file or folder; tensor: its tensor, if one is to blame; hint: the fix."""
+
+    def __init__(
+        self, message: str, *, path: str | None = None, tensor: str | None = None, hint: str | None = None
+    ) -> None:
+        self.reason = message
+        self.path = path
+        self.tensor = tensor
+        self.hint = hint
+        where = ": ".join(part for part in (path, tensor) if part)
+        super().__init__((f"{where}: " if where else "") + message + (f" Fix: {hint}" if hint else ""))
+
+
+class CapacityError(SafegenError):
+    """A request that can never fit the KV cache, or a full queue (back-pressure)."""
+
+
+class RequestError(SafegenError):
+    """An argument is wrong. field: its name; value: what was given."""
+
+    def __init__(self, message: str, *, field: str | None = None, value: object = None) -> None:
+        self.field = field
+        self.value = value
+        super().__init__(message)
+
+
+class GuardBlocked(SafegenError):
+    """A guard stopped the request or its output."""
+
+
+class Truncated(SafegenError):
+    """The token limit came before the answer was complete. `.result` holds what there is."""
+
+
+class Refused(SafegenError):
+    """The spec or request cannot be served."""
+
+
+class InvalidOutput(SafegenError):
+    """The output did not validate; retries or retracts are exhausted."""
+
+
+class Cancelled(SafegenError):
+    """The request was cancelled."""
+
+
+class EngineError(SafegenError):
+    """A fault inside the engine. Other requests go on."""
+
+
+class EngineClosed(SafegenError):
+    """The LLM has been closed; start a new one."""
