@@ -1,0 +1,126 @@
+"""Types of the native module. First part: constraint machine (grammars/native). Second: CPU kernels (kernels/cpu)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# --- constraint machine ---------------------------------------------------------------------------------------------
+
+class LimitExceeded(Exception):
+    """An automaton grew past its documented limit (states, depth or bytes)."""
+
+class Violation(Exception):
+    """advance() was given a token that the constraint does not allow."""
+
+class Builder:
+    """Builds a Program: regular languages over bytes ("exprs") and JSON structure over them ("nodes"); ids are ints.
+
+    Exprs are hash-consed and simplified, so equal ones share an id. A spent builder (after build) raises.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_states: int = 200_000,
+        whitespace: int = 0,
+        any_order: bool = False,
+        any_spelling: bool = False,
+        max_digits: int = 64,
+        max_exponent_digits: int = 3,
+    ) -> None: ...
+    # Regular languages over bytes.
+    def empty(self) -> int: ...
+    def epsilon(self) -> int: ...
+    def any_text(self) -> int:
+        """Every well-formed UTF-8 string."""
+    def byte_set(self, ranges: Sequence[tuple[int, int]]) -> int: ...
+    def chars(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """One code point out of inclusive ranges, as UTF-8 (surrogates are left out)."""
+    def literal(self, text: bytes) -> int: ...
+    def concat(self, parts: Sequence[int]) -> int: ...
+    def alternate(self, parts: Sequence[int]) -> int: ...
+    def intersect(self, parts: Sequence[int]) -> int: ...
+    def complement(self, part: int) -> int:
+        """Within all byte strings: intersect with any_text() for text."""
+    def repeat(self, part: int, low: int, high: int | None) -> int:
+        """Counted, never unrolled."""
+    def strings(self, values: Sequence[bytes]) -> int:
+        """A finite language; scales to 100,000 values."""
+    def json_string(self, content: int) -> int:
+        """Quoted JSON string whose *decoded* value lies in `content` (a language over UTF-8), in every legal spelling."""
+    def number(
+        self,
+        *,
+        integer: bool,
+        plain: bool,
+        low: str | None = None,
+        low_exclusive: bool = False,
+        high: str | None = None,
+        high_exclusive: bool = False,
+        multiple_of: str | None = None,
+    ) -> int:
+        """JSON number texts with low <= value <= high and value a multiple of multiple_of, compared as exact decimals
+        (arguments are decimal literals such as "-1.5" or "3e2"). integer: the value must be an integer. plain: integers
+        in the one canonical spelling only (no fraction, exponent or "-0"). Digits are bounded by max_digits and
+        max_exponent_digits."""
+    def is_empty(self, expr: int) -> bool: ...
+    def is_nullable(self, expr: int) -> bool: ...
+    def matches_expr(self, expr: int, text: bytes) -> bool: ...
+    # Structure. A node denotes a language of JSON texts.
+    def lexeme(self, expr: int) -> int: ...
+    def union(self, nodes: Sequence[int]) -> int: ...
+    def sequence(self, nodes: Sequence[int]) -> int: ...
+    def array(self, prefix: Sequence[int], rest: int | None, low: int, high: int | None) -> int:
+        """prefix: nodes of the first items; rest: node of further ones, None forbids them. low, high: item counts."""
+    def object(
+        self,
+        properties: Sequence[tuple[bytes, int | None, bool]],
+        extras: Sequence[tuple[int, int]],
+        low: int,
+        high: int | None,
+    ) -> int:
+        """properties: (decoded UTF-8 name, value node or None for a forbidden name, required), in the order they are
+        to appear. extras: (expr over decoded key, value node), keys that are no declared property; the exprs must be
+        disjoint; declared names and keys already seen are excluded by the machine. low, high: property counts.
+        extras come after all declared properties, in any order (any_order: everything in any order)."""
+    def reserve(self) -> int:
+        """A node to be defined later, for recursion."""
+    def define(self, reserved: int, node: int) -> None: ...
+    def node_is_empty(self, node: int) -> bool:
+        """No finite text derives from it. All reserved nodes must be defined."""
+    def build(self, root: int) -> Program: ...
+
+class Program:
+    """An immutable compiled constraint, vocabulary-independent; thread-safe."""
+
+    def matches(self, text: bytes) -> bool: ...
+    def longest_prefix(self, text: bytes) -> int:
+        """Bytes of text that some answer starts with."""
+    def expected(self, text: bytes) -> bytes:
+        """Bytes (sorted, unique) that may follow text; text must be a live prefix."""
+    def memory_bytes(self) -> int: ...
+
+class Vocabulary:
+    """Token bytes as a trie. None marks ids that a constraint never produces (special, control, padded)."""
+
+    def __init__(self, token_bytes: Sequence[bytes | None], stop_ids: Sequence[int]) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def stop_ids(self) -> list[int]: ...
+    def longest_match(self, text: bytes) -> list[int]:
+        """Cover text with the fewest tokens."""
+
+class Matcher:
+    """Constraint state of one sequence."""
+
+    def __init__(self, program: Program, vocabulary: Vocabulary, *, cache_bytes: int = 64 << 20) -> None: ...
+    def fill(self, draft: Sequence[int], words: NDArray[np.int32]) -> int: ...
+    def advance(self, ids: Sequence[int]) -> None: ...
+    def forced(self) -> bytes: ...
+    def can_end(self) -> bool: ...
+    def is_complete(self) -> bool: ...
+    def shortest_completion(self) -> list[int]: ...
+    def text(self) -> bytes: ...
+    def fork(self) -> Matcher: ...
