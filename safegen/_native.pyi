@@ -1,6 +1,7 @@
 """Types of the native module. First part: constraint machine (grammars/native). Second: CPU kernels (kernels/cpu)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,3 +125,57 @@ class Matcher:
     def shortest_completion(self) -> list[int]: ...
     def text(self) -> bytes: ...
     def fork(self) -> Matcher: ...
+
+# --- CPU kernels ----------------------------------------------------------------------------------------------------
+# Arrays are what nanobind takes: a DLPack capsule (cheapest for torch tensors), a tensor, a numpy array. All must be
+# contiguous, on the CPU, and fp32 unless said; results go to `out`. Mistakes raise ValueError naming the argument.
+# safegen.kernels.cpu is the face for everybody else.
+
+class CpuWeight:
+    """A weight in file layout; holds on to `data`, uint8 [out_features, bytes per row]."""
+
+    def __init__(self, kind: str, data: Any, out_features: int, in_features: int) -> None: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def out_features(self) -> int: ...
+    @property
+    def in_features(self) -> int: ...
+
+def cpu_linear(x: Any, weight: CpuWeight, bias: Any | None, out: Any) -> None:
+    """x: [rows, in]; bias: [out]; out: [rows, out]."""
+
+def cpu_embedding(ids: Any, weight: CpuWeight, out: Any) -> None:
+    """ids: int64 [tokens]; out: [tokens, in]."""
+
+def cpu_rms_norm(x: Any, weight: Any, eps: float, out: Any) -> None:
+    """x, out: [rows, dim]; weight: [dim]."""
+
+def cpu_rope(x: Any, cos: Any, sin: Any, position: Any, interleaved: bool, out: Any) -> None:
+    """x, out: [tokens, heads, head_dim]; cos, sin: [max_position, rotary_dim / 2]; position: int32 [tokens]."""
+
+def cpu_kv_write(key: Any, value: Any, key_cache: Any, value_cache: Any, slot: Any) -> None:
+    """key, value: [tokens, kv_heads, head_dim]; caches: [blocks, block_size, kv_heads, head_dim]; slot: int32."""
+
+def cpu_attention(
+    q: Any,
+    key: Any,
+    value: Any,
+    query_start: Any,
+    context_len: Any,
+    block_table: Any,
+    position: Any,
+    scale: float,
+    window: int,
+    softcap: float,
+    out: Any,
+) -> None:
+    """q, out: [tokens, heads, head_dim]; key, value: the caches; plan arrays int32. window, softcap: 0 for none."""
+
+def cpu_silu_mul(gate: Any, up: Any, out: Any) -> None: ...
+def cpu_gelu_mul(gate: Any, up: Any, out: Any) -> None: ...
+def cpu_isa() -> str: ...
+def cpu_isas() -> list[str]: ...
+def cpu_set_isa(name: str) -> None: ...
+def cpu_threads() -> int: ...
+def cpu_set_threads(threads: int) -> None: ...

@@ -1,0 +1,51 @@
+// Chooses the instruction set at run time; nothing outside kernels_<isa>.cpp is compiled for more than the baseline.
+#include <atomic>
+#include <cstring>
+
+#include "kernels/cpu/kernels.hpp"
+
+namespace safegen::cpu {
+namespace {
+
+#if defined(__x86_64__)
+bool has_avx2() {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+const Kernels& best() {
+#if defined(__x86_64__)
+    if (has_avx512()) return avx512_kernels();
+    if (has_avx2()) return avx2_kernels();
+#endif
+    return scalar_kernels();
+}
+
+std::atomic<const Kernels*>& current() {
+    static std::atomic<const Kernels*> table{&best()};
+    return table;
+}
+
+}  // namespace
+
+const Kernels& kernels() { return *current().load(std::memory_order_relaxed); }
+
+void set_kernels(const Kernels& table) { current().store(&table, std::memory_order_relaxed); }
+
+const Kernels* find_kernels(const char* name) {
+    if (!std::strcmp(name, "scalar")) return &scalar_kernels();
+#if defined(__x86_64__)
+    if (!std::strcmp(name, "avx2") && has_avx2()) return &avx2_kernels();
+    if (!std::strcmp(name, "avx512") && has_avx512()) return &avx512_kernels();
+#endif
+    return nullptr;
+}
+
+}  // namespace safegen::cpu

@@ -1,0 +1,16 @@
+// The kernels, compiled for avx2.
+#if defined(__x86_64__)
+#include "kernels/cpu/vec_avx2.hpp"
+#include "kernels/cpu/attention.hpp"
+#include "kernels/cpu/elementwise.hpp"
+#include "kernels/cpu/linear.hpp"
+
+namespace safegen::cpu {
+
+const Kernels& avx2_kernels() {
+    static constexpr Kernels table{"avx2", linear, dequantize, attention, rms_norm, silu_mul, gelu_mul};
+    return table;
+}
+
+}  // namespace safegen::cpu
+#endif

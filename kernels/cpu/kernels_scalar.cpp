@@ -1,0 +1,16 @@
+// The kernels, compiled for scalar.
+
+#include "kernels/cpu/vec_scalar.hpp"
+#include "kernels/cpu/attention.hpp"
+#include "kernels/cpu/elementwise.hpp"
+#include "kernels/cpu/linear.hpp"
+
+namespace safegen::cpu {
+
+const Kernels& scalar_kernels() {
+    static constexpr Kernels table{"scalar", linear, dequantize, attention, rms_norm, silu_mul, gelu_mul};
+    return table;
+}
+
+}  // namespace safegen::cpu
+

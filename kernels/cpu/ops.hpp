@@ -1,0 +1,39 @@
+// The operations on validated raw pointers: each cuts its work into pieces and runs them on the pool. How it is cut may
+// depend on the number of threads; no result does, because a piece never splits a sum (kernels.hpp).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/kernels.hpp"
+
+namespace safegen::cpu {
+
+void linear(const LinearArgs&);
+
+// ids: [tokens], each within the weight's rows.
+void embedding(Kind, const std::uint8_t* weight, std::int64_t row_bytes, std::int64_t dim, const std::int64_t* ids,
+               std::int64_t tokens, float* out);
+
+void rms_norm(const float* x, const float* weight, float eps, std::int64_t rows, std::int64_t dim, float* out);
+
+struct RopeArgs {
+    const float* x;  // [tokens, heads, head_dim]
+    const float *cos, *sin;  // [max_position, half]
+    const std::int32_t* position;
+    std::int64_t tokens, heads, head_dim, half;
+    bool interleaved;
+    float* out;
+};
+void rope(const RopeArgs&);
+
+// key, value: [tokens, width]; slot s of the caches is the row at s * width.
+void kv_write(const float* key, const float* value, const std::int32_t* slot, std::int64_t tokens, std::int64_t width,
+              float* key_cache, float* value_cache);
+
+// query_start: [sequences + 1].
+void attention(const AttentionArgs&, const std::int32_t* query_start, std::int64_t sequences);
+
+void silu_mul(const float* gate, const float* up, std::int64_t n, float* out);
+void gelu_mul(const float* gate, const float* up, std::int64_t n, float* out);
+
+}  // namespace safegen::cpu

@@ -1,0 +1,102 @@
+// What is the same for every width: 16-lane values F made of kParts registers, and their exp and tanh. Included after
+// one of the vec_<isa>.hpp headers; internal linkage.
+//
+// exp: n = round(x / ln 2), a degree-6 polynomial on |r| <= ln 2 / 2, times 2^n in two steps, so that subnormal results
+// and the step to infinity come out right; at most 2 units in the last place off. tanh: an odd polynomial below 0.625,
+// 1 - 2 / (exp(2|x|) + 1) above; at most 3 units. NaN stays NaN in both.
+#pragma once
+
+#include <cstdint>
+
+#define SAFEGEN_UNROLL _Pragma("GCC unroll 32")
+
+namespace {
+
+using std::int64_t;
+using std::uint8_t;
+
+template <class Op> inline F parts(Op op) {
+    F r;
+    SAFEGEN_UNROLL
+    for (int i = 0; i < kParts; ++i) r.p[i] = op(i);
+    return r;
+}
+inline F load(const float* a) {
+    return parts([=](int i) { return vload(a + i * kWidth); });
+}
+inline void store(float* a, const F& v) {
+    SAFEGEN_UNROLL
+    for (int i = 0; i < kParts; ++i) vstore(a + i * kWidth, v.p[i]);
+}
+inline F set1(float a) {
+    return parts([=](int) { return vset1(a); });
+}
+inline F zero() { return set1(0.0f); }
+inline F add(const F& a, const F& b) {
+    return parts([&](int i) { return vadd(a.p[i], b.p[i]); });
+}
+inline F sub(const F& a, const F& b) {
+    return parts([&](int i) { return vsub(a.p[i], b.p[i]); });
+}
+inline F mul(const F& a, const F& b) {
+    return parts([&](int i) { return vmul(a.p[i], b.p[i]); });
+}
+inline F div(const F& a, const F& b) {
+    return parts([&](int i) { return vdiv(a.p[i], b.p[i]); });
+}
+inline F fma(const F& a, const F& b, const F& c) {
+    return parts([&](int i) { return vfma(a.p[i], b.p[i], c.p[i]); });
+}
+inline F max(const F& a, const F& b) {
+    return parts([&](int i) { return vmax(a.p[i], b.p[i]); });
+}
+
+inline float sum(const F& v) {
+    const F all[8] = {v, zero(), zero(), zero(), zero(), zero(), zero(), zero()};
+    float sums[8];
+    reduce8(all, sums);
+    return sums[0];
+}
+
+inline V vround(V x) {  // to nearest even, for |x| < 2^22
+    const V magic = vset1(12582912.0f);
+    return vsub(vadd(x, magic), magic);
+}
+
+inline V vexp(V x) {
+    x = vmin(vset1(89.0f), vmax(vset1(-104.0f), x));  // beyond these the result is infinity or 0; NaN passes
+    const V n = vround(vmul(x, vset1(1.44269504088896341f)));
+    V r = vfma(n, vset1(-0.693359375f), x);
+    r = vfma(n, vset1(2.12194440e-4f), r);
+    V y = vset1(1.9875691500e-4f);
+    y = vfma(y, r, vset1(1.3981999507e-3f));
+    y = vfma(y, r, vset1(8.3334519073e-3f));
+    y = vfma(y, r, vset1(4.1665795894e-2f));
+    y = vfma(y, r, vset1(1.6666665459e-1f));
+    y = vfma(y, r, vset1(5.0000001201e-1f));
+    y = vadd(vfma(vmul(r, r), y, r), vset1(1.0f));
+    const V half = vround(vmul(n, vset1(0.5f)));
+    return vmul(vmul(y, vpow2(half)), vpow2(vsub(n, half)));
+}
+
+inline V vtanh(V x) {
+    const V magnitude = vabs(x), square = vmul(x, x);
+    V small = vset1(-5.70498872745e-3f);
+    small = vfma(small, square, vset1(2.06390887954e-2f));
+    small = vfma(small, square, vset1(-5.37397155531e-2f));
+    small = vfma(small, square, vset1(1.33314422036e-1f));
+    small = vfma(small, square, vset1(-3.33332819422e-1f));
+    small = vfma(vmul(small, square), x, x);
+    const V denominator = vadd(vexp(vadd(magnitude, magnitude)), vset1(1.0f));
+    const V large = vsub(vset1(1.0f), vdiv(vset1(2.0f), denominator));
+    return vselect_lt(magnitude, vset1(0.625f), small, vcopysign(large, x));
+}
+
+inline F exp(const F& x) {
+    return parts([&](int i) { return vexp(x.p[i]); });
+}
+inline F tanh(const F& x) {
+    return parts([&](int i) { return vtanh(x.p[i]); });
+}
+
+}  // namespace

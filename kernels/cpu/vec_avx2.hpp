@@ -1,0 +1,92 @@
+// 16 lanes in two AVX2 registers. Included once, by kernels_avx2.cpp; everything has internal linkage (vec_avx512.hpp).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/vec_x86.hpp"
+
+namespace {
+
+using V = __m256;
+constexpr int kParts = 2, kWidth = 8;
+constexpr int kTileRows = 3, kTileOuts = 2;  // register tile: 12 accumulators, 2 weights, 1 activation
+constexpr int kFusedRows = 1;
+
+struct F {
+    V p[kParts];
+};
+
+inline V vload(const float* a) { return _mm256_loadu_ps(a); }
+inline void vstore(float* a, V v) { _mm256_storeu_ps(a, v); }
+inline V vset1(float a) { return _mm256_set1_ps(a); }
+inline V vadd(V a, V b) { return _mm256_add_ps(a, b); }
+inline V vsub(V a, V b) { return _mm256_sub_ps(a, b); }
+inline V vmul(V a, V b) { return _mm256_mul_ps(a, b); }
+inline V vdiv(V a, V b) { return _mm256_div_ps(a, b); }
+inline V vfma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+inline V vmax(V a, V b) { return _mm256_max_ps(a, b); }  // b where either is NaN
+inline V vmin(V a, V b) { return _mm256_min_ps(a, b); }
+inline V vabs(V a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+inline V vselect_lt(V a, V b, V yes, V no) {  // a < b ? yes : no
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+inline V vcopysign(V magnitude, V sign) {
+    const V bit = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(bit, magnitude), _mm256_and_ps(bit, sign));
+}
+inline V vpow2(V n) {  // n integral, -126 .. 127
+    const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+}
+
+inline F load_n(const float* a, std::int64_t n) {
+    alignas(32) float lanes[16] = {};
+    std::memcpy(lanes, a, static_cast<std::size_t>(n) * sizeof(float));
+    return {{_mm256_load_ps(lanes), _mm256_load_ps(lanes + 8)}};
+}
+inline void store_n(float* a, const F& v, std::int64_t n) {
+    alignas(32) float lanes[16];
+    _mm256_store_ps(lanes, v.p[0]);
+    _mm256_store_ps(lanes + 8, v.p[1]);
+    std::memcpy(a, lanes, static_cast<std::size_t>(n) * sizeof(float));
+}
+
+inline void reduce8(const F v[8], float sums[8]) {
+    __m256 half[8];
+    for (int i = 0; i < 8; ++i) half[i] = _mm256_add_ps(v[i].p[0], v[i].p[1]);
+    _mm256_storeu_ps(sums, sum_lanes(half));
+}
+
+inline B b_where(B a, B bit, B yes) { return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(a, bit), bit), yes); }
+inline B b_bits(std::uint16_t bits, B yes) {
+    const B spread = _mm_shuffle_epi8(_mm_set1_epi16(static_cast<short>(bits)),
+                                      _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+    return b_where(spread, _mm_set1_epi64x(static_cast<long long>(0x8040201008040201ull)), yes);
+}
+
+inline F from_u8(B a) {
+    return {{_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)),
+             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(a, a)))}};
+}
+inline F from_s8(B a) {
+    return {{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(a)),
+             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(a, a)))}};
+}
+inline F from_f16(const std::uint8_t* a) { return {{_mm256_cvtph_ps(b_load(a)), _mm256_cvtph_ps(b_load(a + 16))}}; }
+inline V widen_bf16(B raw) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16)); }
+inline F from_bf16(const std::uint8_t* a) { return {{widen_bf16(b_load(a)), widen_bf16(b_load(a + 16))}}; }
+
+// q * scale + offset of the low and the high nibbles of 16 bytes.
+inline void nibbles(const std::uint8_t* a, float scale, float offset, F& low, F& high) {
+    const B raw = b_load(a), mask = b_set1(15);
+    const V s = vset1(scale), o = vset1(offset);
+    low = from_u8(b_and(raw, mask));
+    high = from_u8(b_and(b_shr<4>(raw), mask));
+    for (int i = 0; i < kParts; ++i) {
+        low.p[i] = vfma(low.p[i], s, o);
+        high.p[i] = vfma(high.p[i], s, o);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,78 @@
+// 16 lanes in one AVX-512 register. Included once, by kernels_avx512.cpp; everything has internal linkage, so that no
+// function compiled for AVX-512 can stand in for a baseline one at link time.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/vec_x86.hpp"
+
+namespace {
+
+using V = __m512;
+constexpr int kParts = 1, kWidth = 16;
+constexpr int kTileRows = 6, kTileOuts = 4;   // register tile: 24 accumulators, 4 weights, 1 activation
+constexpr int kFusedRows = 4;                 // up to here a weight is used straight from its decoded register
+
+struct F {
+    V p[kParts];
+};
+
+inline V vload(const float* a) { return _mm512_loadu_ps(a); }
+inline void vstore(float* a, V v) { _mm512_storeu_ps(a, v); }
+inline V vset1(float a) { return _mm512_set1_ps(a); }
+inline V vadd(V a, V b) { return _mm512_add_ps(a, b); }
+inline V vsub(V a, V b) { return _mm512_sub_ps(a, b); }
+inline V vmul(V a, V b) { return _mm512_mul_ps(a, b); }
+inline V vdiv(V a, V b) { return _mm512_div_ps(a, b); }
+inline V vfma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+inline V vmax(V a, V b) { return _mm512_max_ps(a, b); }  // b where either is NaN
+inline V vmin(V a, V b) { return _mm512_min_ps(a, b); }
+inline V vabs(V a) { return _mm512_abs_ps(a); }
+inline V vselect_lt(V a, V b, V yes, V no) {  // a < b ? yes : no
+    return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes);
+}
+inline V vcopysign(V magnitude, V sign) {
+    const V bit = _mm512_set1_ps(-0.0f);
+    return _mm512_or_ps(_mm512_andnot_ps(bit, magnitude), _mm512_and_ps(bit, sign));
+}
+inline V vpow2(V n) {  // n integral, -126 .. 127
+    const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
+}
+
+inline __mmask16 first_lanes(std::int64_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
+inline F load_n(const float* a, std::int64_t n) { return {{_mm512_maskz_loadu_ps(first_lanes(n), a)}}; }
+inline void store_n(float* a, const F& v, std::int64_t n) { _mm512_mask_storeu_ps(a, first_lanes(n), v.p[0]); }
+
+inline void reduce8(const F v[8], float sums[8]) {
+    __m256 half[8];
+    for (int i = 0; i < 8; ++i)
+        half[i] = _mm256_add_ps(_mm512_castps512_ps256(v[i].p[0]), _mm512_extractf32x8_ps(v[i].p[0], 1));
+    _mm256_storeu_ps(sums, sum_lanes(half));
+}
+
+inline B b_where(B a, B bit, B yes) { return _mm_maskz_mov_epi8(_mm_test_epi8_mask(a, bit), yes); }
+inline B b_bits(std::uint16_t bits, B yes) { return _mm_maskz_mov_epi8(bits, yes); }
+
+inline F from_u8(B a) { return {{_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(a))}}; }
+inline F from_s8(B a) { return {{_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a))}}; }
+inline F from_f16(const std::uint8_t* a) {
+    return {{_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)))}};
+}
+inline F from_bf16(const std::uint8_t* a) {
+    const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a));
+    return {{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16))}};
+}
+
+// q * scale + offset of the low and the high nibbles of 16 bytes, by a table of the 16 possible values. The permute
+// looks at the low four bits of an index only.
+inline void nibbles(const std::uint8_t* a, float scale, float offset, F& low, F& high) {
+    const V digits = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const V table = _mm512_fmadd_ps(digits, _mm512_set1_ps(scale), _mm512_set1_ps(offset));
+    const __m512i index = _mm512_cvtepu8_epi32(b_load(a));
+    low.p[0] = _mm512_permutexvar_ps(index, table);
+    high.p[0] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 4), table);
+}
+
+}  // namespace

@@ -1,0 +1,191 @@
+// 16 lanes in plain C++, for processors without AVX2: the compiler makes of it what the baseline has (SSE2, NEON).
+// Included once, by kernels_scalar.cpp. Multiplies and adds are fused only where the target does that in one
+// instruction; a call to the library's fma would cost a hundredfold.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr int kParts = 1, kWidth = 16;
+constexpr int kTileRows = 2, kTileOuts = 2;
+constexpr int kFusedRows = 1;
+
+struct V {
+    float v[16];
+};
+struct F {
+    V p[kParts];
+};
+
+inline float fused(float a, float b, float c) {
+#if defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+template <class Op> inline V lanes(Op op) {
+    V r;
+    for (int i = 0; i < 16; ++i) r.v[i] = op(i);
+    return r;
+}
+
+inline V vload(const float* a) {
+    V r;
+    std::memcpy(r.v, a, sizeof r.v);
+    return r;
+}
+inline void vstore(float* a, const V& v) { std::memcpy(a, v.v, sizeof v.v); }
+inline V vset1(float a) {
+    return lanes([=](int) { return a; });
+}
+inline V vadd(const V& a, const V& b) {
+    return lanes([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline V vsub(const V& a, const V& b) {
+    return lanes([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline V vmul(const V& a, const V& b) {
+    return lanes([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline V vdiv(const V& a, const V& b) {
+    return lanes([&](int i) { return a.v[i] / b.v[i]; });
+}
+inline V vfma(const V& a, const V& b, const V& c) {
+    return lanes([&](int i) { return fused(a.v[i], b.v[i], c.v[i]); });
+}
+inline V vmax(const V& a, const V& b) {  // b where either is NaN
+    return lanes([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline V vmin(const V& a, const V& b) {
+    return lanes([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline V vabs(const V& a) {
+    return lanes([&](int i) { return __builtin_fabsf(a.v[i]); });
+}
+inline V vselect_lt(const V& a, const V& b, const V& yes, const V& no) {  // a < b ? yes : no
+    return lanes([&](int i) { return a.v[i] < b.v[i] ? yes.v[i] : no.v[i]; });
+}
+inline V vcopysign(const V& magnitude, const V& sign) {
+    return lanes([&](int i) { return __builtin_copysignf(magnitude.v[i], sign.v[i]); });
+}
+inline V vpow2(const V& n) {  // n integral, -126 .. 127; adding 1.5 * 2^23 leaves n in the low bits, for NaN anything
+    return lanes([&](int i) {
+        const float shifted = n.v[i] + 12582912.0f;
+        std::uint32_t bits;
+        std::memcpy(&bits, &shifted, 4);
+        bits = (bits - 0x4b400000u + 127u) << 23;
+        float power;
+        std::memcpy(&power, &bits, 4);
+        return power;
+    });
+}
+
+inline F load_n(const float* a, std::int64_t n) {
+    F r = {};
+    std::memcpy(r.p[0].v, a, static_cast<std::size_t>(n) * sizeof(float));
+    return r;
+}
+inline void store_n(float* a, const F& v, std::int64_t n) {
+    std::memcpy(a, v.p[0].v, static_cast<std::size_t>(n) * sizeof(float));
+}
+
+inline void reduce8(const F v[8], float sums[8]) {
+    for (int k = 0; k < 8; ++k) {
+        float lane[16];
+        std::memcpy(lane, v[k].p[0].v, sizeof lane);
+        for (int step = 8; step > 0; step /= 2)
+            for (int i = 0; i < step; ++i) lane[i] += lane[i + step];
+        sums[k] = lane[0];
+    }
+}
+
+struct B {
+    std::uint8_t v[16];
+};
+template <class Op> inline B bytes(Op op) {
+    B r;
+    for (int i = 0; i < 16; ++i) r.v[i] = static_cast<std::uint8_t>(op(i));
+    return r;
+}
+inline B b_load(const std::uint8_t* a) {
+    B r;
+    std::memcpy(r.v, a, 16);
+    return r;
+}
+inline B b_set1(int a) {
+    return bytes([=](int) { return a; });
+}
+inline B b_and(const B& a, const B& b) {
+    return bytes([&](int i) { return a.v[i] & b.v[i]; });
+}
+inline B b_or(const B& a, const B& b) {
+    return bytes([&](int i) { return a.v[i] | b.v[i]; });
+}
+inline B b_sub(const B& a, const B& b) {
+    return bytes([&](int i) { return a.v[i] - b.v[i]; });
+}
+template <int n> inline B b_shl(const B& a) {
+    return bytes([&](int i) { return a.v[i] << n; });
+}
+template <int n> inline B b_shr(const B& a) {
+    return bytes([&](int i) { return a.v[i] >> n; });
+}
+inline B b_where(const B& a, const B& bit, const B& yes) {
+    return bytes([&](int i) { return (a.v[i] & bit.v[i]) ? yes.v[i] : 0; });
+}
+inline B b_bits(std::uint16_t bits, const B& yes) {
+    return bytes([&](int i) { return ((bits >> i) & 1) ? yes.v[i] : 0; });
+}
+
+inline F from_u8(const B& a) {
+    return {{lanes([&](int i) { return static_cast<float>(a.v[i]); })}};
+}
+inline F from_s8(const B& a) {
+    return {{lanes([&](int i) { return static_cast<float>(static_cast<std::int8_t>(a.v[i])); })}};
+}
+
+inline float half_to_float(std::uint16_t h) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
+    const std::uint32_t exponent = (h >> 10) & 31u, mantissa = h & 1023u;
+    std::uint32_t bits = sign;
+    if (exponent == 31) {
+        bits |= 0x7f800000u | (mantissa << 13);
+    } else if (exponent) {
+        bits |= ((exponent + 112) << 23) | (mantissa << 13);
+    } else {  // subnormal: mantissa * 2^-24, exact in float
+        const float value = static_cast<float>(mantissa) * 5.9604644775390625e-8f;
+        return sign ? -value : value;
+    }
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+inline float half_at(const std::uint8_t* a) {
+    std::uint16_t raw;
+    std::memcpy(&raw, a, 2);
+    return half_to_float(raw);
+}
+inline F from_f16(const std::uint8_t* a) {
+    return {{lanes([&](int i) { return half_at(a + 2 * i); })}};
+}
+inline F from_bf16(const std::uint8_t* a) {
+    return {{lanes([&](int i) {
+        const std::uint32_t bits = static_cast<std::uint32_t>(a[2 * i] | (a[2 * i + 1] << 8)) << 16;
+        float value;
+        std::memcpy(&value, &bits, 4);
+        return value;
+    })}};
+}
+
+// q * scale + offset of the low and the high nibbles of 16 bytes; the product is exact, so fusing changes nothing.
+inline void nibbles(const std::uint8_t* a, float scale, float offset, F& low, F& high) {
+    low.p[0] = lanes([&](int i) { return static_cast<float>(a[i] & 15) * scale + offset; });
+    high.p[0] = lanes([&](int i) { return static_cast<float>(a[i] >> 4) * scale + offset; });
+}
+
+}  // namespace
