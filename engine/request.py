@@ -47,9 +47,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
+        stop: str | tuple[str, ...] = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
         self._number("temperature", 0.0, math.inf)
         self._number("top_p", 0.0, 1.0, open_low=True)

@@ -1,0 +1,52 @@
+"""The engine's settings, checked once, at construction. This module imports neither torch nor numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from safegen.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Every limit of the engine. RequestError names the field, the value and the fix.
+
+    kv_cache_memory: bytes of the KV pool; None takes a modest share of what is free (engine/capacity.py).
+    block_size: tokens a KV block. max_num_seqs: sequences that run at once. max_num_batched_tokens: tokens computed a
+    step, at least max_num_seqs, so that every running sequence advances in every step. enable_prefix_caching: reuse
+    blocks of equal prefixes. max_queue: requests that may wait before `submit` refuses. max_context: tokens of prompt
+    and output together; None is what the model allows.
+    """
+
+    kv_cache_memory: int | None = None
+    block_size: int = 16
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    enable_prefix_caching: bool = True
+    max_queue: int = 4096
+    max_context: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_queue"):
+            self._positive(name)
+        for name in ("kv_cache_memory", "max_context"):
+            if getattr(self, name) is not None:
+                self._positive(name)
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise RequestError(
+                f"enable_prefix_caching must be True or False, got {self.enable_prefix_caching!r}",
+                field="enable_prefix_caching",
+                value=self.enable_prefix_caching,
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise RequestError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} is below max_num_seqs={self.max_num_seqs}: some "
+                f"sequences would never advance. Fix: raise the first or lower the second.",
+                field="max_num_batched_tokens",
+                value=self.max_num_batched_tokens,
+            )
+
+    def _positive(self, name: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise RequestError(f"{name} must be an integer >= 1, got {value!r}", field=name, value=value)

@@ -1,0 +1,342 @@
+"""The engine without its thread: one `step()` in five phases, a function of what was added and cancelled before it.
+
+    admit   new requests and cancels
+    plan    the scheduler picks tokens and blocks
+    launch  the backend computes the logits
+    fill    one mask row a sampled position of a constrained row
+    finish  the one logits pipeline, then the draw
+    commit  constraint, stops, block hashes, events
+
+A failure stays in its row: what a constraint or the pipeline raises ends that sequence with "error"; what the backend
+raises ends the sequences of that step; only a fault of the engine's own bookkeeping leaves `step`, and `end_all` then
+starts over. `cancel` may be called from any thread and is looked at on admission and again before commit, so that a
+request cancelled while its forward runs commits nothing more. Everything else belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Ids
+
+import numpy as np
+
+from safegen.engine import capacity, commit, rng
+from safegen.engine.backend import Backend
+from safegen.engine.block_pool import BlockPool
+from safegen.engine.config import EngineConfig
+from safegen.engine.door import Door
+from safegen.engine.ledger import Ledger
+from safegen.engine.logits import Floats, LogitsPipeline
+from safegen.engine.request import Event, FinishReason, Request, TokensEvent
+from safegen.engine.sampler import draw, token_logprobs
+from safegen.engine.scheduler import Scheduler
+from safegen.engine.sequence import RequestContext, Sequence
+from safegen.engine.stats import EngineStats
+from safegen.engine.step import Sampled, Span, SpanOutcome, StepMasks, StepOutcome, StepPlan, build_batch
+from safegen.errors import EngineError, RequestError, SafegenError
+from safegen.grammars.constraint import MaskRows
+
+
+class EngineCore:
+    """Synchronous engine over a backend. token_bytes: bytes of every token id, None for those that stand for no text;
+    ids past its end are never sampled."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        token_bytes: Ids[bytes | None],
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        _check_settings(backend, token_bytes, config)
+        max_context = config.max_context or backend.max_context
+        num_blocks = _pool_blocks(backend, config, max_context)
+        backend.allocate(num_blocks, config.block_size)
+        self.config = config
+        self.door = Door(backend.vocab_size, max_context, config.block_size, num_blocks)
+        self.scheduler = self._fresh_scheduler()
+        self._backend = backend
+        self._token_bytes = token_bytes
+        self._clock = clock
+        self._masks = MaskRows.allocate(config.max_num_seqs, len(token_bytes))
+        self._ledger = Ledger(clock)
+        self._new: list[Sequence] = []
+        self._events: list[Event] = []
+        self._cancelled: dict[str, Exception | None] = {}
+        self._num_arrived = self._num_steps = self._num_computed = self._num_output = 0
+
+    def _fresh_scheduler(self) -> Scheduler:
+        config = self.config
+        pool = BlockPool(self.door.num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
+        return Scheduler(pool, config)
+
+    # --- what goes in ---------------------------------------------------------------------------------------------
+
+    def add(self, request: Request, *, submitted_s: float | None = None) -> None:
+        """Take a request in; it is admitted by the next step. Raises as `Door.check`, and for an id that is in use."""
+        self.door.check(request)
+        if request.request_id in self._ledger:
+            raise RequestError(
+                f"request_id {request.request_id!r} is in flight already", field="request_id", value=request.request_id
+            )
+        params = request.params
+        context = RequestContext(
+            request=request,
+            arrival=self._num_arrived,
+            submitted_s=self._clock() if submitted_s is None else submitted_s,
+            seed=rng.fresh_seed() if params.seed is None else params.seed,
+            max_tokens=self.door.max_tokens(request),
+            pipeline=LogitsPipeline(params, request.prompt_ids, request.stop_ids, len(self._token_bytes)),
+        )
+        self._num_arrived += 1
+        sequence = Sequence(context, 0, tuple(range(params.n)))
+        self._ledger.open(sequence)
+        self._new.append(sequence)
+
+    def cancel(self, request_id: str, error: Exception | None = None) -> None:
+        """End a request's sequences as "cancelled". Any thread; an id that is not in flight is ignored."""
+        if request_id in self._ledger:
+            self._cancelled[request_id] = error
+
+    def end_all(self, reason: FinishReason, make_error: Callable[[], Exception]) -> list[Event]:
+        """End every open sequence and start over with an empty block pool, whatever state the old one is in."""
+        for sequence in self._ledger:
+            self._events += self._ledger.close(sequence, reason, error=make_error())
+        self._new.clear()
+        self._cancelled.clear()
+        old, self.scheduler = self.scheduler, self._fresh_scheduler()
+        self.scheduler.num_preemptions = old.num_preemptions
+        self.scheduler.num_prefix_hit_tokens = old.num_prefix_hit_tokens
+        return self._take_events()
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._ledger)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._new) + len(self.scheduler.waiting)
+
+    def stats(self) -> EngineStats:
+        scheduler = self.scheduler
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=self.num_waiting,
+            num_blocks=scheduler.pool.num_blocks,
+            free_blocks=scheduler.pool.num_free,
+            cached_blocks=scheduler.pool.num_cached,
+            prefix_hit_tokens=scheduler.num_prefix_hit_tokens,
+            preemptions=scheduler.num_preemptions,
+            steps=self._num_steps,
+            computed_tokens=self._num_computed,
+            output_tokens=self._num_output,
+            finished_sequences=self._ledger.num_finished,
+        )
+
+    # --- the step -------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[Event]:
+        """One step. Returns its events in order of service; raises only on a fault of the engine itself."""
+        self._admit()
+        if self.scheduler.running or self.scheduler.waiting:
+            self._compute()
+        return self._take_events()
+
+    def _compute(self) -> None:
+        plan = self.scheduler.plan(self._num_steps)
+        self._num_steps += 1
+        if not plan.spans:
+            raise EngineError("sequences wait, but the scheduler found nothing to compute: no progress is possible")
+        self._stamp_scheduled(plan)
+        try:
+            logits = self._launch(plan)
+        except Exception as exc:
+            self._fail(plan, exc)
+            return
+        masks = self._fill(plan)
+        outcome = self._finish(plan, logits, masks)
+        self._commit(outcome)
+
+    def _admit(self) -> None:
+        self._drop_cancelled()
+        new, self._new = self._new, []
+        for sequence in new:
+            try:
+                ending = commit.begin(sequence)
+            except Exception as exc:
+                self._end(sequence, "error", error=_row_error(exc, sequence))
+                continue
+            if ending is None:
+                self.scheduler.add(sequence)
+            else:
+                self._end(sequence, ending.reason, ending=ending)
+
+    def _stamp_scheduled(self, plan: StepPlan) -> None:
+        now_s = self._clock()
+        for span in plan.spans:
+            if span.sequence.first_scheduled_s is None:
+                span.sequence.first_scheduled_s = now_s
+
+    def _launch(self, plan: StepPlan) -> Floats:
+        for source, destination in plan.copies:
+            self._backend.copy_block(source, destination)
+        batch = build_batch(plan, self.config.block_size)
+        logits = self._backend.forward(batch)
+        num_rows = len(batch.sampled_rows)
+        if logits.ndim != 2 or logits.shape[0] != num_rows or logits.shape[1] < len(self._token_bytes):
+            raise EngineError(f"the backend gave logits of shape {logits.shape} for {num_rows} rows")
+        return logits
+
+    def _fill(self, plan: StepPlan) -> StepMasks:
+        masks = StepMasks(plan.step_id, self._masks)
+        next_row = 0
+        for span in plan.spans:
+            sequence, num_rows = span.sequence, span.num_sampled
+            if sequence.constraint is None or not num_rows:
+                continue
+            words = self._masks.words[next_row : next_row + num_rows]
+            words.fill(0)
+            started_s = self._clock()
+            try:
+                sequence.constraint.fill(sequence.draft, MaskRows(words, self._masks.vocab_size))
+                masks.place[sequence.order] = next_row
+            except Exception as exc:
+                masks.failed[sequence.order] = exc
+            sequence.mask_s += self._clock() - started_s
+            next_row += num_rows
+        return masks
+
+    def _finish(self, plan: StepPlan, logits: Floats, masks: StepMasks) -> StepOutcome:
+        outcomes = []
+        next_row = 0
+        for span in plan.spans:
+            rows = logits[next_row : next_row + span.num_sampled, : len(self._token_bytes)]
+            next_row += span.num_sampled
+            try:
+                outcomes.append(SpanOutcome(span, self._sample(span, rows, masks, plan.step_id)))
+            except Exception as exc:
+                outcomes.append(SpanOutcome(span, error=_row_error(exc, span.sequence)))
+        return StepOutcome(plan.step_id, tuple(outcomes))
+
+    def _sample(self, span: Span, rows: Floats, masks: StepMasks, step_id: int) -> tuple[Sampled, ...]:
+        """Draw the token after the last committed one, once for each index that the sequence stands for."""
+        if not span.num_sampled:
+            return ()
+        sequence, context = span.sequence, span.sequence.context
+        row = np.asarray(rows[0], dtype=np.float32)
+        target = context.pipeline.target(row, sequence.history(), masks.row(sequence, 0, step_id))
+        num_top = context.request.params.logprobs
+        sampled = []
+        for index in sequence.stands_for:
+            token_id = draw(target.law, rng.uniform(context.seed, index, sequence.num_output_tokens))
+            logprobs = None if num_top is None else token_logprobs(row, target, token_id, num_top)
+            sampled.append(Sampled(index, token_id, logprobs))
+        return tuple(sampled)
+
+    # --- commit ---------------------------------------------------------------------------------------------------
+
+    def _commit(self, outcome: StepOutcome) -> None:
+        self._drop_cancelled()
+        for result in outcome.outcomes:
+            sequence = result.span.sequence
+            if not self._ledger.is_open(sequence):
+                continue
+            self.scheduler.computed(result.span)
+            self._num_computed += result.span.num_tokens
+            if result.error is not None:
+                self._end(sequence, "error", error=result.error)
+                continue
+            for token, heir in zip(result.tokens, self._heirs(sequence, result.tokens)):
+                self._accept(heir, token)
+
+    def _heirs(self, sequence: Sequence, tokens: tuple[Sampled, ...]) -> list[Sequence]:
+        """The sequence itself and, when it stood for several and has their first tokens, its forks."""
+        if len(tokens) <= 1:
+            return [sequence]
+        try:
+            forks = [self.scheduler.fork(sequence, token.index) for token in tokens[1:]]
+        except Exception as exc:
+            self._end(sequence, "error", error=_row_error(exc, sequence))
+            return []
+        sequence.stands_for = (sequence.index,)
+        for fork in forks:
+            self._ledger.open(fork)
+        return [sequence, *forks]
+
+    def _accept(self, sequence: Sequence, token: Sampled) -> None:
+        try:
+            accepted = commit.accept(sequence, token.token_id, token.logprobs, self._token_bytes)
+        except Exception as exc:
+            self._end(sequence, "error", error=_row_error(exc, sequence))
+            return
+        if accepted.token_ids:
+            if sequence.first_token_s is None:
+                sequence.first_token_s = self._clock()
+            self._num_output += len(accepted.token_ids)
+            request_id = sequence.request.request_id
+            self._events.append(TokensEvent(request_id, sequence.index, accepted.token_ids, accepted.logprobs))
+        if accepted.ending is not None:
+            self._end(sequence, accepted.ending.reason, ending=accepted.ending)
+
+    def _drop_cancelled(self) -> None:
+        while self._cancelled:
+            request_id, error = self._cancelled.popitem()
+            self._new = [sequence for sequence in self._new if sequence.request.request_id != request_id]
+            for sequence in self._ledger.of_request(request_id):
+                self._end(sequence, "cancelled", error=error)
+
+    def _fail(self, plan: StepPlan, exc: Exception) -> None:
+        """The forward of a plan failed: what it was to compute is in nobody's cache."""
+        self._drop_cancelled()
+        for span in plan.spans:
+            self._end(span.sequence, "error", error=_row_error(exc, span.sequence))
+
+    def _end(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        *,
+        ending: commit.Ending | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        self.scheduler.discard(sequence)
+        self._events += self._ledger.close(sequence, reason, ending=ending, error=error)
+
+
+def _check_settings(backend: Backend, token_bytes: Ids[bytes | None], config: EngineConfig) -> None:
+    if not 0 < len(token_bytes) <= backend.vocab_size:
+        raise RequestError(
+            f"token_bytes names {len(token_bytes)} tokens, the model has logits for {backend.vocab_size}. "
+            f"Fix: use the model's own tokenizer, or cut the list.",
+            field="token_bytes",
+            value=len(token_bytes),
+        )
+    if config.max_context is not None and config.max_context > backend.max_context:
+        raise RequestError(
+            f"max_context={config.max_context} is above the model's {backend.max_context}; lower it or leave it out",
+            field="max_context",
+            value=config.max_context,
+        )
+
+
+def _pool_blocks(backend: Backend, config: EngineConfig, max_context: int) -> int:
+    block_bytes = backend.bytes_per_block(config.block_size)
+    memory_bytes = config.kv_cache_memory
+    if memory_bytes is None:
+        memory_bytes = capacity.default_kv_cache_bytes(block_bytes, config.block_size, config.max_num_seqs, max_context)
+    return capacity.num_blocks(memory_bytes, block_bytes)
+
+
+def _row_error(exc: Exception, sequence: Sequence) -> Exception:
+    """What a FinishedEvent carries: our own errors as they are, others as the cause of an EngineError."""
+    if isinstance(exc, SafegenError):
+        return exc
+    error = EngineError(f"sequence {sequence.index} of request {sequence.request.request_id!r} failed: {exc!r}")
+    error.__cause__ = exc
+    return error

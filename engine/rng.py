@@ -1,0 +1,51 @@
+"""Counter-based random numbers: a draw is a pure function of (seed, sequence index, position, attempt).
+
+So a draw does not depend on what else is in the batch, on the order of rows, on preemption or on speculation (DESIGN
+rule 5): nothing is stored and nothing is advanced. The function is Philox4x64-10 (Salmon et al., "Parallel random
+numbers: as easy as 1, 2, 3", SC 2011), which passes BigCrush; numpy's own Philox is the oracle in the tests. Written
+in plain integers because one draw a token is needed, and building a numpy bit generator costs more than the draw.
+"""
+
+from __future__ import annotations
+
+import os
+
+_MASK = 2**64 - 1
+_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+_ROUNDS = 10
+
+Words = tuple[int, int, int, int]
+
+
+def philox4x64(counter: Words, key: tuple[int, int]) -> Words:
+    """Four random 64-bit words for a 256-bit counter and a 128-bit key, all as unsigned 64-bit words."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        product0 = _MULTIPLIERS[0] * c0
+        product1 = _MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = (
+            (product1 >> 64) ^ c1 ^ k0,
+            product1 & _MASK,
+            (product0 >> 64) ^ c3 ^ k1,
+            product0 & _MASK,
+        )
+        k0 = (k0 + _WEYL[0]) & _MASK
+        k1 = (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+def uniform(seed: int, index: int, position: int, attempt: int = 0) -> float:
+    """A float64 in [0, 1) with 53 random bits.
+
+    seed: any integer, taken modulo 2^64. index: which of the request's n sequences. position: output position of the
+    token. attempt: how often that position was drawn before and taken back.
+    """
+    word = philox4x64((position, index, attempt, 0), (seed & _MASK, 0))[0]
+    return float((word >> 11) * 2.0**-53)
+
+
+def fresh_seed() -> int:
+    """A seed for a request that gave none, from the operating system."""
+    return int.from_bytes(os.urandom(8), "little")

@@ -1,0 +1,146 @@
+"""One sequence: the one mutable state of a request, written by the engine thread only.
+
+A request with n > 1 begins as one sequence that stands for all n (`stands_for`); when its prompt is computed it forks
+into n that share the prompt's blocks. A sequence has no phase: `num_computed_tokens` chases `num_tokens_with_draft`,
+and the row of its last token is sampled when it arrives there. Only `commit` touches its output ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from safegen.engine.block_pool import BlockPool
+from safegen.engine.logits import History, LogitsPipeline
+from safegen.engine.request import Request
+from safegen.engine.stops import StopMatcher
+from safegen.grammars.constraint import Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What the sequences of one request share. arrival: rank of its admission, the order of service. max_tokens: output
+    tokens it may take, never more than the context leaves. submitted_s: engine clock."""
+
+    request: Request
+    arrival: int
+    submitted_s: float
+    seed: int
+    max_tokens: int
+    pipeline: LogitsPipeline
+
+
+class Sequence:
+    """Tokens, blocks and constraint of one of a request's n sequences."""
+
+    __slots__ = (
+        "_block_hashes",
+        "_output_counts",
+        "_token_ids",
+        "block_table",
+        "closing",
+        "constraint",
+        "context",
+        "draft",
+        "first_scheduled_s",
+        "first_token_s",
+        "index",
+        "mask_s",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "stands_for",
+        "stops",
+    )
+
+    def __init__(self, context: RequestContext, index: int, stands_for: tuple[int, ...]) -> None:
+        request = context.request
+        self.context = context
+        self.index = index
+        self.stands_for = stands_for
+        self._token_ids = list(request.prompt_ids)
+        self.num_prompt_tokens = len(request.prompt_ids)
+        self.draft: tuple[int, ...] = ()
+        self.num_computed_tokens = 0
+        self.block_table: list[int] = []
+        self._block_hashes: list[bytes] = []
+        self._output_counts: Counter[int] = Counter()
+        self.constraint: Constraint | None = request.constraint
+        self.closing: tuple[int, ...] | None = None
+        self.stops = StopMatcher(request.params.stop)
+        self.num_cached_tokens: int | None = None
+        self.first_scheduled_s: float | None = None
+        self.first_token_s: float | None = None
+        self.mask_s = 0.0
+
+    # --- tokens ---------------------------------------------------------------------------------------------------
+
+    @property
+    def request(self) -> Request:
+        return self.context.request
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Rank of service: first come, first served."""
+        return self.context.arrival, self.index
+
+    @property
+    def num_tokens(self) -> int:
+        """Committed tokens, prompt and output."""
+        return len(self._token_ids)
+
+    @property
+    def num_tokens_with_draft(self) -> int:
+        return len(self._token_ids) + len(self.draft)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self._token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_tokens_left(self) -> int:
+        """Output tokens that may still be committed."""
+        return self.context.max_tokens - self.num_output_tokens
+
+    def token_ids(self, start: int, stop: int) -> list[int]:
+        """Committed tokens and draft at positions start .. stop - 1."""
+        committed = self._token_ids[start:stop]
+        return committed + list(self.draft[: stop - start - len(committed)]) if self.draft else committed
+
+    def history(self) -> History:
+        return History(self.num_output_tokens, self._output_counts)
+
+    def commit(self, ids: tuple[int, ...]) -> None:
+        """Append output tokens; they are final."""
+        self._token_ids.extend(ids)
+        if self.context.pipeline.needs_counts:
+            self._output_counts.update(ids)
+
+    # --- blocks ---------------------------------------------------------------------------------------------------
+
+    def block_hashes(self, pool: BlockPool, count: int) -> list[bytes]:
+        """The content hash chain of the first `count` full blocks, over committed tokens only."""
+        block_size = pool.block_size
+        if count * block_size > self.num_tokens:
+            raise ValueError(f"{count} blocks of {block_size} reach past the {self.num_tokens} committed tokens")
+        while len(self._block_hashes) < count:
+            place = len(self._block_hashes)
+            parent = self._block_hashes[-1] if place else pool.root_hash(self.request.cache_salt)
+            ids = self._token_ids[place * block_size : (place + 1) * block_size]
+            self._block_hashes.append(pool.block_hash(parent, ids))
+        return self._block_hashes[:count]
+
+    def fork(self, index: int) -> Sequence:
+        """The request's sequence `index`, at the same point. Takes no reference of blocks: the scheduler does."""
+        if self.num_output_tokens:
+            raise ValueError(f"sequence {self.index} of {self.request.request_id!r} has output already; it cannot fork")
+        twin = Sequence(self.context, index, (index,))
+        twin.num_computed_tokens = self.num_computed_tokens
+        twin.block_table = list(self.block_table)
+        twin._block_hashes = list(self._block_hashes)
+        twin.constraint = None if self.constraint is None else self.constraint.fork()
+        twin.closing = self.closing
+        twin.num_cached_tokens = self.num_cached_tokens
+        twin.first_scheduled_s = self.first_scheduled_s
+        twin.mask_s = self.mask_s
+        return twin

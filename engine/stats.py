@@ -1,0 +1,26 @@
+"""What an engine counts about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counts of one moment (running to cached_blocks) and since the start (the others).
+
+    running, waiting: sequences. cached_blocks: blocks that the prefix cache can find. prefix_hit_tokens: tokens taken
+    from it instead of being computed. computed_tokens: tokens that went through a forward.
+    """
+
+    running: int
+    waiting: int
+    num_blocks: int
+    free_blocks: int
+    cached_blocks: int
+    prefix_hit_tokens: int
+    preemptions: int
+    steps: int
+    computed_tokens: int
+    output_tokens: int
+    finished_sequences: int
