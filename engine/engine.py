@@ -29,7 +29,7 @@ from safegen.engine.config import EngineConfig
 from safegen.engine.core import EngineCore
 from safegen.engine.request import Event, FinishedEvent, Request, Timings, Usage
 from safegen.engine.stats import EngineStats
-from safegen.errors import CapacityError, EngineClosed, EngineError, RequestError
+from safegen.errors import EngineClosed, EngineError, QueueFull, RequestError
 
 _log = logging.getLogger(__name__)
 _EXIT_TIMEOUT_S = 10.0
@@ -82,7 +82,7 @@ class _Loop:
                     value=request.request_id,
                 )
             if self.num_waiting >= self._max_queue:
-                raise CapacityError(
+                raise QueueFull(
                     f"the queue is full: {self.num_waiting} wait, max_queue={self._max_queue}. "
                     f"Fix: submit more slowly, or raise max_queue."
                 )
@@ -215,7 +215,7 @@ class Engine:
         """Queue a request. on_event is called on the engine's thread, possibly before this returns.
 
         Raises RequestError (empty prompt, ids out of range, prompt longer than the context, request_id in use),
-        CapacityError (can never fit the KV cache, or the queue is full), EngineClosed.
+        CapacityError (can never fit the KV cache), QueueFull (too many wait), EngineClosed.
         """
         self._loop.submit(request, on_event)
 

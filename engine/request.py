@@ -112,6 +112,7 @@ class Request:
 class TokenLogprobs:
     """Log-probabilities of one output token: `raw` before any processing, `constrained` after the whole pipeline.
 
+    A greedy row's law is one token; its `constrained` values are those of the masked row at temperature 1.
     top_raw, top_constrained: (token id, logprob), best first, as many as asked for.
     """
 
@@ -143,7 +144,10 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class TokensEvent:
-    """New committed tokens of one sequence (index 0..n-1), stop id not included."""
+    """New committed tokens of one sequence (index 0..n-1), stop id not included.
+
+    logprobs: one a token if they were asked for; none for the tokens of a forced close, which were not drawn.
+    """
 
     request_id: str
     index: int
@@ -158,7 +162,7 @@ class FinishedEvent:
     finish_reason: "stop" (stop id, stop string, or complete constraint), "length", "cancelled", "error". stop_match:
     the stop string that matched. text_bytes: how many bytes of the output belong to the answer (less than all only
     when a stop string matched inside). forced_close: the shortest legal completion was forced near the limit.
-    error: the exception behind "error".
+    error: the exception behind "error", or behind a "cancelled" that the caller did not ask for (EngineClosed).
     """
 
     request_id: str

@@ -4,7 +4,8 @@ SafegenError
 ├── SchemaError      an output type cannot be served: .pointer, .keyword, .hint
 ├── GrammarError     a regex or grammar cannot be served: .line, .column
 ├── ModelLoadError   a model file, folder or config cannot be used: .path, .tensor, .hint
-├── CapacityError    the request can never fit the KV cache, or the queue is full
+├── CapacityError    the request can never fit the KV cache
+│   └── QueueFull    too many requests wait; submit again later (back-pressure)
 ├── RequestError     an argument of a call is wrong: .field, .value
 ├── GuardBlocked     status "blocked"
 ├── Truncated        status "truncated": the token limit came first
@@ -67,7 +68,11 @@ class ModelLoadError(SafegenError):
 
 
 class CapacityError(SafegenError):
-    """A request that can never fit the KV cache, or a full queue (back-pressure)."""
+    """A request that can never fit the KV cache, or (QueueFull) not now."""
+
+
+class QueueFull(CapacityError):
+    """Too many requests wait in the engine's queue. The same request may be submitted again later."""
 
 
 class RequestError(SafegenError):

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from safegen.engine.backend import ForwardBatch
 from safegen.engine.core import EngineCore
-from safegen.engine.logits import EmptyMask, History, LogitsPipeline
+from safegen.engine.logits import EmptyMask
 from safegen.engine.request import Request, TokensEvent
-from safegen.engine.rng import uniform
-from safegen.engine.sampler import draw
 from safegen.errors import CapacityError, EngineError, RequestError
 from safegen.grammars.constraint import ConstraintViolation, MaskRows
-from tests.support.engine_driver import ATOM, CLOSE, OPEN, STOP, TOKEN_BYTES, Outcomes, check, drive, make_core
+from tests.support.engine_driver import ATOM, CLOSE, OPEN, STOP, TOKEN_BYTES, Outcomes, check, drive, make_core, naive
 from tests.support.engine_driver import make_request as request
 from tests.support.fake_backend import FAKE_VOCAB, FakeBackend, prefix_logits
 from tests.support.fake_constraint import BracketConstraint, is_balanced
@@ -27,37 +25,6 @@ from tests.support.fake_constraint import BracketConstraint, is_balanced
 
 def text_of(token_ids: list[int]) -> str:
     return b"".join(TOKEN_BYTES[token_id] or b"" for token_id in token_ids).decode()
-
-
-def naive(of: Request, index: int = 0) -> list[int]:
-    """The oracle: one sequence, no cache, no batch, no scheduler. Knows free text, seeds and stop ids."""
-    params, ids = of.params, list(of.prompt_ids)
-    pipeline = LogitsPipeline(params, of.prompt_ids, of.stop_ids, FAKE_VOCAB)
-    constraint = of.constraint.fork() if of.constraint else None
-    output: list[int] = []
-    while len(output) < (params.max_tokens or 0):
-        mask = None
-        if constraint is not None:
-            rows = MaskRows.allocate(1, FAKE_VOCAB)
-            constraint.fill((), rows)
-            mask = rows.words[0]
-        counts = {token: output.count(token) for token in set(output)}
-        target = pipeline.target(prefix_logits(ids + output), History(len(output), counts), mask)
-        token_id = draw(target.law, uniform(params.seed or 0, index, len(output)))
-        if token_id in of.stop_ids:
-            break
-        if constraint is not None:
-            left = params.max_tokens - len(output) if params.max_tokens else 0
-            before = constraint.shortest_completion()
-            after = constraint.fork()
-            after.advance([token_id])
-            if len(before) <= left and len(after.shortest_completion()) > left - 1:
-                return [*output, *before]
-            constraint = after
-        output.append(token_id)
-        if constraint is not None and constraint.is_complete():
-            break
-    return output
 
 
 def mixed_requests(seed: int, count: int) -> list[Request]:
