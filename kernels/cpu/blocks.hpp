@@ -25,12 +25,16 @@ struct BF16 : Format<16, 32> {
 
 struct Q4_0 : Format<32, 18> {
     static void decode(const uint8_t* a, F* w) {
-        const float d = half_at(a);
-        nibbles(a + 2, d, -8.0f * d, w[0], w[1]);
+        const F d = half1(a);
+        nibbles(a + 2, d, mul(d, set1(-8.0f)), w[0], w[1]);
     }
 };
 struct Q4_1 : Format<32, 20> {
-    static void decode(const uint8_t* a, F* w) { nibbles(a + 4, half_at(a), half_at(a + 2), w[0], w[1]); }
+    static void decode(const uint8_t* a, F* w) {
+        F d, m;
+        half2(a, d, m);
+        nibbles(a + 4, d, m, w[0], w[1]);
+    }
 };
 
 // Five-bit digits: a nibble, and a fifth bit from a 32-bit word.
@@ -41,7 +45,7 @@ inline void five_bits(const uint8_t* high, const uint8_t* low, B& q0, B& q1) {
 }
 struct Q5_0 : Format<32, 22> {
     static void decode(const uint8_t* a, F* w) {
-        const F d = set1(half_at(a));
+        const F d = half1(a);
         B q0, q1;
         five_bits(a + 2, a + 6, q0, q1);
         w[0] = mul(from_s8(b_sub(q0, b_set1(16))), d);
@@ -50,7 +54,8 @@ struct Q5_0 : Format<32, 22> {
 };
 struct Q5_1 : Format<32, 24> {
     static void decode(const uint8_t* a, F* w) {
-        const F d = set1(half_at(a)), m = set1(half_at(a + 2));
+        F d, m;
+        half2(a, d, m);
         B q0, q1;
         five_bits(a + 4, a + 8, q0, q1);
         w[0] = fma(from_u8(q0), d, m);
@@ -59,7 +64,7 @@ struct Q5_1 : Format<32, 24> {
 };
 struct Q8_0 : Format<32, 34> {
     static void decode(const uint8_t* a, F* w) {
-        const F d = set1(half_at(a));
+        const F d = half1(a);
         w[0] = mul(from_s8(b_load(a + 2)), d);
         w[1] = mul(from_s8(b_load(a + 18)), d);
     }

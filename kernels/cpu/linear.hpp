@@ -34,12 +34,16 @@ template <class Q, int R, int O> void fused(const LinearArgs& a, int64_t row, in
     for (int r = 0; r < R; ++r)
         for (int i = 0; i < O; ++i) acc[r][i] = zero();
     const float* x = a.x + row * a.in;
+    // Four rows at once are four streams, which the processor does not see coming; the next tile's rows do.
+    const int64_t ahead = o + 2 * O <= end ? O * a.row_bytes : 0;
     int64_t k = 0;
     for (; k + Q::kSize <= a.in; k += Q::kSize) {
         SAFEGEN_UNROLL
         for (int i = 0; i < O; ++i) {
             F run[Q::kRuns];
             Q::decode(w[i], run);
+            SAFEGEN_UNROLL
+            for (int byte = 0; byte < Q::kBytes; byte += 64) __builtin_prefetch(w[i] + ahead + byte);
             w[i] += Q::kBytes;
             SAFEGEN_UNROLL
             for (int n = 0; n < Q::kRuns; ++n) {

@@ -8,7 +8,11 @@
 
 #include <cstdint>
 
+#if defined(__clang__)
+#define SAFEGEN_UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define SAFEGEN_UNROLL _Pragma("GCC unroll 32")
+#endif
 
 namespace {
 

@@ -65,6 +65,17 @@ inline B b_bits(std::uint16_t bits, B yes) {
     return b_where(spread, _mm_set1_epi64x(static_cast<long long>(0x8040201008040201ull)), yes);
 }
 
+// The half at a (and the one after it) in every lane.
+inline F half1(const std::uint8_t* a) {
+    const V d = _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_loadu_si16(a)));
+    return {{d, d}};
+}
+inline void half2(const std::uint8_t* a, F& first, F& second) {
+    const __m128 both = _mm_cvtph_ps(_mm_loadu_si32(a));
+    first.p[0] = first.p[1] = _mm256_broadcastss_ps(both);
+    second.p[0] = second.p[1] = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
+}
+
 inline F from_u8(B a) {
     return {{_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)),
              _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(a, a)))}};
@@ -78,14 +89,13 @@ inline V widen_bf16(B raw) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256
 inline F from_bf16(const std::uint8_t* a) { return {{widen_bf16(b_load(a)), widen_bf16(b_load(a + 16))}}; }
 
 // q * scale + offset of the low and the high nibbles of 16 bytes.
-inline void nibbles(const std::uint8_t* a, float scale, float offset, F& low, F& high) {
+inline void nibbles(const std::uint8_t* a, const F& scale, const F& offset, F& low, F& high) {
     const B raw = b_load(a), mask = b_set1(15);
-    const V s = vset1(scale), o = vset1(offset);
     low = from_u8(b_and(raw, mask));
     high = from_u8(b_and(b_shr<4>(raw), mask));
     for (int i = 0; i < kParts; ++i) {
-        low.p[i] = vfma(low.p[i], s, o);
-        high.p[i] = vfma(high.p[i], s, o);
+        low.p[i] = vfma(low.p[i], scale.p[i], offset.p[i]);
+        high.p[i] = vfma(high.p[i], scale.p[i], offset.p[i]);
     }
 }
 

@@ -55,6 +55,18 @@ inline void reduce8(const F v[8], float sums[8]) {
 inline B b_where(B a, B bit, B yes) { return _mm_maskz_mov_epi8(_mm_test_epi8_mask(a, bit), yes); }
 inline B b_bits(std::uint16_t bits, B yes) { return _mm_maskz_mov_epi8(bits, yes); }
 
+// The half at a (and the one after it) in every lane.
+inline F half1(const std::uint8_t* a) {
+    std::uint16_t raw;
+    std::memcpy(&raw, a, 2);
+    return {{_mm512_cvtph_ps(_mm256_set1_epi16(static_cast<short>(raw)))}};
+}
+inline void half2(const std::uint8_t* a, F& first, F& second) {
+    const __m128 both = _mm_cvtph_ps(_mm_loadu_si32(a));
+    first.p[0] = _mm512_broadcastss_ps(both);
+    second.p[0] = _mm512_broadcastss_ps(_mm_movehdup_ps(both));
+}
+
 inline F from_u8(B a) { return {{_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(a))}}; }
 inline F from_s8(B a) { return {{_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a))}}; }
 inline F from_f16(const std::uint8_t* a) {
@@ -67,9 +79,9 @@ inline F from_bf16(const std::uint8_t* a) {
 
 // q * scale + offset of the low and the high nibbles of 16 bytes, by a table of the 16 possible values. The permute
 // looks at the low four bits of an index only.
-inline void nibbles(const std::uint8_t* a, float scale, float offset, F& low, F& high) {
+inline void nibbles(const std::uint8_t* a, const F& scale, const F& offset, F& low, F& high) {
     const V digits = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const V table = _mm512_fmadd_ps(digits, _mm512_set1_ps(scale), _mm512_set1_ps(offset));
+    const V table = _mm512_fmadd_ps(digits, scale.p[0], offset.p[0]);
     const __m512i index = _mm512_cvtepu8_epi32(b_load(a));
     low.p[0] = _mm512_permutexvar_ps(index, table);
     high.p[0] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 4), table);

@@ -170,6 +170,12 @@ inline float half_at(const std::uint8_t* a) {
     std::memcpy(&raw, a, 2);
     return half_to_float(raw);
 }
+// The half at a (and the one after it) in every lane.
+inline F half1(const std::uint8_t* a) { return {{vset1(half_at(a))}}; }
+inline void half2(const std::uint8_t* a, F& first, F& second) {
+    first = half1(a);
+    second = half1(a + 2);
+}
 inline F from_f16(const std::uint8_t* a) {
     return {{lanes([&](int i) { return half_at(a + 2 * i); })}};
 }
@@ -183,9 +189,9 @@ inline F from_bf16(const std::uint8_t* a) {
 }
 
 // q * scale + offset of the low and the high nibbles of 16 bytes; the product is exact, so fusing changes nothing.
-inline void nibbles(const std::uint8_t* a, float scale, float offset, F& low, F& high) {
-    low.p[0] = lanes([&](int i) { return static_cast<float>(a[i] & 15) * scale + offset; });
-    high.p[0] = lanes([&](int i) { return static_cast<float>(a[i] >> 4) * scale + offset; });
+inline void nibbles(const std::uint8_t* a, const F& scale, const F& offset, F& low, F& high) {
+    low.p[0] = lanes([&](int i) { return static_cast<float>(a[i] & 15) * scale.p[0].v[i] + offset.p[0].v[i]; });
+    high.p[0] = lanes([&](int i) { return static_cast<float>(a[i] >> 4) * scale.p[0].v[i] + offset.p[0].v[i]; });
 }
 
 }  // namespace

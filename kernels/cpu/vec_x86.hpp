@@ -17,11 +17,7 @@ inline B b_sub(B a, B b) { return _mm_sub_epi8(a, b); }
 template <int n> inline B b_shl(B a) { return _mm_slli_epi16(a, n); }  // bits cross bytes: mask the result
 template <int n> inline B b_shr(B a) { return _mm_srli_epi16(a, n); }
 
-inline float half_at(const std::uint8_t* a) {
-    std::uint16_t raw;
-    std::memcpy(&raw, a, 2);
-    return _cvtsh_ss(raw);
-}
+inline float half_at(const std::uint8_t* a) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_loadu_si16(a))); }
 
 // sums[i] = the sum of v[i]'s lanes, added as a tree: i + 4, i + 2, i + 1 (the callers have added i + 8).
 inline __m256 sum_lanes(const __m256 v[8]) {
