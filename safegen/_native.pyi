@@ -29,6 +29,7 @@ class Builder:
         any_spelling: bool = False,
         max_digits: int = 64,
         max_exponent_digits: int = 3,
+        max_nesting: int = 512,
     ) -> None: ...
     # Regular languages over bytes.
     def empty(self) -> int: ...
@@ -67,6 +68,8 @@ class Builder:
         max_exponent_digits."""
     def is_empty(self, expr: int) -> bool: ...
     def is_nullable(self, expr: int) -> bool: ...
+    def count_up_to(self, expr: int, limit: int) -> int:
+        """How many texts expr accepts, at most `limit`."""
     def matches_expr(self, expr: int, text: bytes) -> bool: ...
     # Structure. A node denotes a language of JSON texts.
     def lexeme(self, expr: int) -> int: ...
@@ -111,7 +114,7 @@ class Vocabulary:
     @property
     def stop_ids(self) -> list[int]: ...
     def longest_match(self, text: bytes) -> list[int]:
-        """Cover text with the fewest tokens."""
+        """Cover text with the fewest tokens; empty when it cannot be spelled."""
 
 class Matcher:
     """Constraint state of one sequence."""

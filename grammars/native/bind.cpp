@@ -1,5 +1,234 @@
+// Python bindings of the constraint machine. The GIL is released around everything that can take long.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "grammars/native/matcher.hpp"
+
 namespace nb = nanobind;
+using namespace nb::literals;
+
 namespace safegen {
-void bind_grammars(nb::module_& m) { m.attr("grammars_ready") = true; }
+namespace {
+
+using Release = nb::call_guard<nb::gil_scoped_release>;
+
+std::string text_of(const nb::bytes& b) { return std::string(static_cast<const char*>(b.data()), b.size()); }
+nb::bytes bytes_of(const std::string& s) { return nb::bytes(s.data(), s.size()); }
+
+class Builder {
+public:
+    explicit Builder(const Options& options) : exprs_(std::make_shared<Exprs>(options)) {}
+
+    Exprs& exprs() const {
+        if (!exprs_) throw std::logic_error("this builder was already built");
+        return *exprs_;
+    }
+    ExprId known(ExprId e) const { return exprs().check(e); }
+    const std::vector<ExprId>& known(const std::vector<ExprId>& parts) const {
+        for (ExprId e : parts) known(e);
+        return parts;
+    }
+    NodeId add(Node node) {
+        exprs();
+        nodes_.push_back(std::move(node));
+        return static_cast<NodeId>(nodes_.size() - 1);
+    }
+    NodeId checked(NodeId id) const {
+        if (id >= nodes_.size()) throw std::out_of_range("no node " + std::to_string(id));
+        return id;
+    }
+    NodeId lexeme(ExprId e) {
+        Node n;
+        n.kind = Node::Lexeme;
+        n.expr = exprs().live(known(e)) ? e : kEmpty;
+        return add(std::move(n));
+    }
+    NodeId group(Node::Kind kind, const std::vector<NodeId>& kids) {
+        Node n;
+        n.kind = kind;
+        for (NodeId kid : kids) n.kids.push_back(checked(kid));
+        return add(std::move(n));
+    }
+    NodeId array(const std::vector<NodeId>& prefix, std::optional<NodeId> rest, uint32_t low, std::optional<uint32_t> high) {
+        Node n;
+        n.kind = Node::Array;
+        n.array = std::make_shared<ArraySpec>();
+        for (NodeId id : prefix) n.array->prefix.push_back(checked(id));
+        n.array->rest = rest ? checked(*rest) : kNoNode;
+        n.array->low = low;
+        n.array->high = high.value_or(kInfinite);
+        return add(std::move(n));
+    }
+    NodeId object(const std::vector<std::tuple<nb::bytes, std::optional<NodeId>, bool>>& properties,
+                  const std::vector<std::pair<ExprId, NodeId>>& extras, uint32_t low, std::optional<uint32_t> high) {
+        Node n;
+        n.kind = Node::Object;
+        n.object = std::make_shared<ObjectSpec>();
+        for (const auto& [name, value, required] : properties) {
+            const std::string text = text_of(name);
+            if (!valid_utf8(text)) throw std::invalid_argument("a property name is not UTF-8");
+            n.object->properties.push_back({text, value ? checked(*value) : kNoNode, required});
+        }
+        for (const auto& [keys, value] : extras) n.object->extras.push_back({known(keys), checked(value)});
+        n.object->low = low;
+        n.object->high = high.value_or(kInfinite);
+        return add(std::move(n));
+    }
+    void define(NodeId reserved, NodeId node) {
+        if (nodes_[checked(reserved)].kind != Node::Undefined) throw std::invalid_argument("node is already defined");
+        nodes_[reserved].kind = Node::Alias;
+        nodes_[reserved].kids = {checked(node)};
+    }
+    std::shared_ptr<Grammar> grammar(NodeId root) const {
+        exprs();
+        auto copy = nodes_;
+        for (Node& n : copy) {
+            if (n.array) n.array = std::make_shared<ArraySpec>(*n.array);
+            if (n.object) n.object = std::make_shared<ObjectSpec>(*n.object);
+        }
+        return std::make_shared<Grammar>(exprs_, std::move(copy), checked(root), nullptr);
+    }
+    bool node_is_empty(NodeId id) const { return !grammar(id)->alive(id); }
+    std::shared_ptr<Program> build(NodeId root) {
+        auto g = grammar(root);
+        if (g->cost(root) != kInfinite && g->cost(root) > g->options().max_completion_bytes)
+            throw LimitExceeded("the shortest answer is longer than " + std::to_string(g->options().max_completion_bytes) + " bytes");
+        auto out = std::make_shared<Program>(g);
+        exprs_.reset();
+        nodes_.clear();
+        return out;
+    }
+
+private:
+    std::shared_ptr<Exprs> exprs_;
+    std::vector<Node> nodes_;
+};
+
+using MaskArray = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+size_t fill(const Matcher& m, const std::vector<uint32_t>& draft, MaskArray words) {
+    if (words.shape(0) < draft.size() + 1) throw std::invalid_argument("words needs a row for each draft token and one more");
+    if (words.shape(1) != m.compiled().vocabulary->words()) throw std::invalid_argument("words has the wrong width for this vocabulary");
+    int32_t* rows = words.data();
+    nb::gil_scoped_release release;
+    return m.fill(draft, rows);
 }
+
+}  // namespace
+
+void bind_grammars(nb::module_& m) {
+    nb::exception<LimitExceeded>(m, "LimitExceeded");
+    nb::exception<Violation>(m, "Violation");
+
+    nb::class_<Program>(m, "Program")
+        .def("matches", [](const Program& p, const nb::bytes& t) { auto s = text_of(t); nb::gil_scoped_release r; return p.matches(s); }, "text"_a)
+        .def("longest_prefix", [](const Program& p, const nb::bytes& t) { auto s = text_of(t); nb::gil_scoped_release r; return p.longest_prefix(s); }, "text"_a)
+        .def("expected", [](const Program& p, const nb::bytes& t) { return bytes_of(p.expected(text_of(t))); }, "text"_a)
+        .def("memory_bytes", &Program::memory_bytes);
+
+    nb::class_<Builder>(m, "Builder")
+        .def("__init__", [](Builder* self, uint32_t max_states, uint32_t whitespace, bool any_order, bool any_spelling,
+                            uint32_t max_digits, uint32_t max_exponent_digits, uint32_t max_nesting) {
+                 Options o;
+                 o.max_states = max_states;
+                 o.whitespace = whitespace;
+                 o.any_order = any_order;
+                 o.any_spelling = any_spelling;
+                 o.max_digits = std::min(max_digits, 10'000u);
+                 o.max_exponent_digits = std::min(max_exponent_digits, 6u);
+                 o.max_nesting = std::min(max_nesting, 60'000u);
+                 new (self) Builder(o);
+             },
+             nb::kw_only(), "max_states"_a = 200'000, "whitespace"_a = 0, "any_order"_a = false, "any_spelling"_a = false,
+             "max_digits"_a = 64, "max_exponent_digits"_a = 3, "max_nesting"_a = 512)
+        .def("empty", [](Builder& b) { b.exprs(); return kEmpty; })
+        .def("epsilon", [](Builder& b) { b.exprs(); return kEpsilon; })
+        .def("any_text", [](Builder& b) { return b.exprs().any_text(); })
+        .def("byte_set", [](Builder& b, const std::vector<std::pair<int, int>>& ranges) {
+                 ByteSet set;
+                 for (const auto& [low, high] : ranges) {
+                     if (low < 0 || high > 255) throw std::out_of_range("byte_set takes bytes");
+                     set = set | ByteSet::range(low, high);
+                 }
+                 return b.exprs().bytes(set);
+             }, "ranges"_a)
+        .def("chars", [](Builder& b, const std::vector<std::pair<uint32_t, uint32_t>>& ranges) { return b.exprs().chars(ranges); }, "ranges"_a)
+        .def("literal", [](Builder& b, const nb::bytes& t) { return b.exprs().literal(text_of(t)); }, "text"_a)
+        .def("concat", [](Builder& b, const std::vector<ExprId>& p) { return b.exprs().concat(b.known(p)); }, "parts"_a)
+        .def("alternate", [](Builder& b, const std::vector<ExprId>& p) { return b.exprs().alternate(b.known(p)); }, "parts"_a)
+        .def("intersect", [](Builder& b, const std::vector<ExprId>& p) { return b.exprs().intersect(b.known(p)); }, "parts"_a)
+        .def("complement", [](Builder& b, ExprId p) { return b.exprs().complement(b.known(p)); }, "part"_a)
+        .def("repeat", [](Builder& b, ExprId p, uint32_t low, std::optional<uint32_t> high) { return b.exprs().repeat(b.known(p), low, high.value_or(kInfinite)); },
+             "part"_a, "low"_a, "high"_a.none())
+        .def("strings", [](Builder& b, const std::vector<nb::bytes>& values) {
+                 std::vector<std::string> out;
+                 out.reserve(values.size());
+                 for (const auto& v : values) out.push_back(text_of(v));
+                 return b.exprs().strings(std::move(out));
+             }, "values"_a)
+        .def("json_string", [](Builder& b, ExprId content) { return b.exprs().concat({b.exprs().literal("\""), b.exprs().json_body(b.known(content))}); }, "content"_a, Release())
+        .def("number", [](Builder& b, bool integer, bool plain, std::optional<std::string> low, bool low_exclusive,
+                          std::optional<std::string> high, bool high_exclusive, std::optional<std::string> multiple_of) {
+                 NumberSpec spec;
+                 spec.integer = integer;
+                 spec.plain = plain;
+                 if (low) spec.low = Decimal::parse(*low);
+                 if (high) spec.high = Decimal::parse(*high);
+                 spec.low_exclusive = low_exclusive;
+                 spec.high_exclusive = high_exclusive;
+                 spec.max_digits = b.exprs().options().max_digits;
+                 spec.max_exponent_digits = b.exprs().options().max_exponent_digits;
+                 spec.set_divisor(multiple_of);
+                 spec.check();
+                 return b.exprs().number(spec);
+             }, nb::kw_only(), "integer"_a, "plain"_a, "low"_a = nb::none(), "low_exclusive"_a = false, "high"_a = nb::none(),
+             "high_exclusive"_a = false, "multiple_of"_a = nb::none())
+        .def("is_empty", [](Builder& b, ExprId e) { return !b.exprs().live(b.known(e)); }, "expr"_a, Release())
+        .def("is_nullable", [](Builder& b, ExprId e) { return b.exprs().nullable(b.known(e)); }, "expr"_a)
+        .def("count_up_to", [](Builder& b, ExprId e, uint32_t limit) { return b.exprs().count_up_to(b.known(e), limit); }, "expr"_a, "limit"_a)
+        .def("matches_expr", [](Builder& b, ExprId e, const nb::bytes& t) { return b.exprs().matches(b.known(e), text_of(t)); }, "expr"_a, "text"_a)
+        .def("lexeme", &Builder::lexeme, "expr"_a, Release())
+        .def("union", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Union, kids); }, "nodes"_a)
+        .def("sequence", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Sequence, kids); }, "nodes"_a)
+        .def("array", &Builder::array, "prefix"_a, "rest"_a.none(), "low"_a, "high"_a.none())
+        .def("object", &Builder::object, "properties"_a, "extras"_a, "low"_a, "high"_a.none())
+        .def("reserve", [](Builder& b) { return b.add(Node{}); })
+        .def("define", &Builder::define, "reserved"_a, "node"_a)
+        .def("node_is_empty", &Builder::node_is_empty, "node"_a, Release())
+        .def("build", &Builder::build, "root"_a, Release());
+
+    nb::class_<Vocabulary>(m, "Vocabulary")
+        .def("__init__", [](Vocabulary* self, const nb::sequence& tokens, const std::vector<uint32_t>& stop_ids) {
+                 std::vector<std::string> out;
+                 for (nb::handle token : tokens) {
+                     if (token.is_none()) out.emplace_back();
+                     else out.push_back(text_of(nb::cast<nb::bytes>(token)));
+                 }
+                 new (self) Vocabulary(std::move(out), stop_ids);
+             }, "token_bytes"_a, "stop_ids"_a)
+        .def_prop_ro("size", &Vocabulary::size)
+        .def_prop_ro("stop_ids", &Vocabulary::stop_ids)
+        .def("longest_match", [](const Vocabulary& v, const nb::bytes& t) { return v.fewest_tokens(text_of(t)); }, "text"_a);
+
+    nb::class_<Matcher>(m, "Matcher")
+        .def("__init__", [](Matcher* self, std::shared_ptr<Program> program, std::shared_ptr<Vocabulary> vocabulary, size_t cache_bytes) {
+                 nb::gil_scoped_release release;
+                 new (self) Matcher(program->bind(vocabulary, cache_bytes));
+             }, "program"_a, "vocabulary"_a, nb::kw_only(), "cache_bytes"_a = size_t{64} << 20)
+        .def("fill", &fill, "draft"_a, "words"_a)
+        .def("advance", &Matcher::advance, "ids"_a, Release())
+        .def("forced", [](const Matcher& m) { std::string s; { nb::gil_scoped_release r; s = m.forced(); } return bytes_of(s); })
+        .def("can_end", &Matcher::can_end)
+        .def("is_complete", &Matcher::is_complete)
+        .def("shortest_completion", &Matcher::shortest_completion, Release())
+        .def("text", [](const Matcher& m) { return bytes_of(m.text()); })
+        .def("fork", [](const Matcher& m) { return Matcher(m); });
+}
+
+}  // namespace safegen

@@ -1,0 +1,61 @@
+"""The native machine behind the `Constraint` seam."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from safegen._native import LimitExceeded, Matcher, Program, Violation
+from safegen.errors import SchemaError
+from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract
+from safegen.grammars.vocabulary import Vocabulary
+
+
+class NativeConstraint:
+    """Constraint state of one sequence over a compiled program. One thread at a time; the GIL is released inside.
+
+    cache_bytes bounds the mask cache that all constraints of this program and vocabulary share; the first one made
+    sets it.
+    """
+
+    __slots__ = ("_matcher",)
+
+    def __init__(self, program: Program, vocabulary: Vocabulary, *, cache_bytes: int = 64 << 20) -> None:
+        try:
+            self._matcher = Matcher(program, vocabulary.native, cache_bytes=cache_bytes)
+        except (ValueError, LimitExceeded) as error:
+            raise SchemaError(str(error)) from error
+
+    @classmethod
+    def _of(cls, matcher: Matcher) -> NativeConstraint:
+        constraint = cls.__new__(cls)
+        constraint._matcher = matcher
+        return constraint
+
+    def fill(self, draft: Sequence[int], rows: MaskRows) -> int:
+        return self._matcher.fill(draft, rows.words)
+
+    def advance(self, ids: Sequence[int]) -> Retract | None:
+        try:
+            self._matcher.advance(ids)
+        except Violation as error:
+            raise ConstraintViolation(str(error)) from error
+        return None
+
+    def forced(self) -> bytes:
+        return self._matcher.forced()
+
+    def is_complete(self) -> bool:
+        return self._matcher.is_complete()
+
+    def can_end(self) -> bool:
+        return self._matcher.can_end()
+
+    def shortest_completion(self) -> tuple[int, ...]:
+        return tuple(self._matcher.shortest_completion())
+
+    def text(self) -> bytes:
+        """The bytes committed so far."""
+        return self._matcher.text()
+
+    def fork(self) -> NativeConstraint:
+        return self._of(self._matcher.fork())

@@ -1,0 +1,202 @@
+// Regular languages over bytes as hash-consed expressions, determinised lazily by derivatives.
+//
+// An expression id is an automaton state: its derivative by a byte is another id. Counted repetition, intersection and
+// complement are expressions like any other, so nothing is unrolled and every operation is exact. `next(e, b)` is 0
+// exactly when no accepted text continues so (liveness): residual emptiness is decided by a search over derivatives
+// whose results are remembered. Besides the classical kinds there are leaves with their own derivative: finite
+// languages (sorted strings), filtered key sets, JSON numbers, and the lift of a language of decoded text through JSON
+// escapes. Sources: Brzozowski, "Derivatives of regular expressions" (1964); Owens, Reppy and Turon, "Regular-expression
+// derivatives re-examined" (2009).
+//
+// Thread safety: tables grow under one mutex; transitions of expanded states are read without a lock.
+#pragma once
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "grammars/native/byteset.hpp"
+#include "grammars/native/decimal.hpp"
+#include "grammars/native/limits.hpp"
+
+namespace safegen {
+
+using ExprId = uint32_t;
+constexpr ExprId kEmpty = 0;    // no text
+constexpr ExprId kEpsilon = 1;  // the empty text
+constexpr ExprId kAll = 2;      // every byte string
+
+enum class Kind : uint8_t {
+    Empty, Epsilon, All, Bytes, Concat, Or, And, Not, Repeat,
+    Strings,    // a: string set, b: filter + 1 or 0, c..d: range of the sorted values, e: bytes matched
+    JsonBody,   // a: decoded language; up to and with the closing quote
+    JsonEscape, // after a backslash
+    JsonHex,    // a, b: digits read, c: value; first unit of \uXXXX
+    JsonLow,    // a, b: high surrogate, c: stage (0 backslash, 1 'u', 2.. digits + 2), d: value
+    Number,     // a: state
+};
+
+// Sorted distinct strings with an order (property index) each.
+struct StringSet {
+    std::vector<std::string> values;
+    std::vector<uint32_t> order;
+};
+
+// Which strings of a set count: an interval of orders, or a bitmap over orders.
+struct OrderFilter {
+    uint32_t low = 0, high = kInfinite;      // inclusive interval; used when bits is empty
+    std::vector<uint64_t> bits;
+    bool keeps(uint32_t order) const {
+        if (bits.empty()) return order >= low && order <= high;
+        return order / 64 < bits.size() && ((bits[order / 64] >> (order % 64)) & 1);
+    }
+    bool operator==(const OrderFilter&) const = default;
+};
+
+struct Expansion {
+    ExprId next[256];
+    ByteSet first;
+};
+
+class Exprs {
+public:
+    explicit Exprs(const Options& options);
+    ~Exprs();
+    Exprs(const Exprs&) = delete;
+    Exprs& operator=(const Exprs&) = delete;
+
+    // --- building (each takes the lock) ---
+    ExprId bytes(const ByteSet& set);
+    ExprId chars(const std::vector<std::pair<uint32_t, uint32_t>>& ranges);
+    ExprId literal(std::string_view text);
+    ExprId concat(const std::vector<ExprId>& parts);
+    ExprId alternate(const std::vector<ExprId>& parts);
+    ExprId intersect(const std::vector<ExprId>& parts);
+    ExprId complement(ExprId part);
+    ExprId repeat(ExprId part, uint32_t low, uint32_t high);
+    ExprId strings(std::vector<std::string> values);
+    ExprId any_text();
+    ExprId json_body(ExprId content);
+    ExprId number(const NumberSpec& spec);
+    uint32_t string_set(std::vector<std::pair<std::string, uint32_t>> values);  // distinct strings, each with its order
+    ExprId keys(uint32_t set, const OrderFilter& filter);
+    ExprId check(ExprId e) const;           // e, or std::out_of_range
+
+    // --- running ---
+    ExprId next(ExprId e, uint8_t byte) { return expansion(e)->next[byte]; }
+    const Expansion* expansion(ExprId e) {
+        const Expansion* known = meta(e).expansion.load(std::memory_order_acquire);
+        return known ? known : expand(e);
+    }
+    bool nullable(ExprId e) const { return meta(e).nullable; }
+    bool live(ExprId e);                        // some text is accepted
+    uint32_t shortest_length(ExprId e);         // bytes; kInfinite when empty
+    std::string shortest(ExprId e);             // e must be live
+    bool matches(ExprId e, std::string_view text);
+    uint32_t count_up_to(ExprId e, uint32_t limit);  // number of accepted texts, at most `limit`
+    ByteSet alphabet(ExprId e);                 // bytes that can occur at all
+    size_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
+    const Options& options() const { return options_; }
+
+private:
+    struct Node {
+        Kind kind;
+        uint32_t a = 0, b = 0, c = 0, d = 0, e = 0;
+        std::vector<ExprId> kids;
+        bool operator==(const Node&) const = default;
+    };
+    struct NodeHash {
+        size_t operator()(const Node& n) const;
+    };
+    struct NumberHash {
+        size_t operator()(const NumberState& s) const;
+    };
+    struct Facts {
+        uint32_t min_bytes = 0, max_bytes = kInfinite;  // bounds on the length of accepted texts
+        uint32_t depth = 1;
+        bool pure = true;   // non-empty by construction
+        bool text = false;  // every accepted text is well-formed UTF-8
+    };
+    struct Raw {  // derivatives by byte class, liveness not yet decided
+        uint8_t cls[256];
+        std::vector<ExprId> to;
+        std::vector<uint8_t> sample;  // a byte of each class, the most readable one
+    };
+    struct Meta {
+        std::atomic<const Expansion*> expansion{nullptr};
+        bool nullable = false;
+    };
+    enum class Live : uint8_t { Unknown, Yes, No };
+    static constexpr uint32_t kChunk = 1024;
+
+    Meta& meta(ExprId e) const { return chunks_[e / kChunk].load(std::memory_order_acquire)[e % kChunk]; }
+
+    // All below assume the lock is held.
+    ExprId intern(Node&& node);
+    Facts facts_of(const Node& node) const;
+    bool nullable_of(const Node& node) const;
+    ExprId bytes_(const ByteSet& set);
+    ExprId concat2(ExprId a, ExprId b);
+    ExprId or_(std::vector<ExprId> parts);
+    ExprId and_(std::vector<ExprId> parts);
+    ExprId not_(ExprId a);
+    ExprId repeat_(ExprId a, uint32_t low, uint32_t high);
+    ExprId strings_(uint32_t set, uint32_t filter, uint32_t low, uint32_t high, uint32_t depth);
+    ExprId body_(ExprId content);
+    ExprId escape_(ExprId content);
+    ExprId hex_(ExprId content, uint32_t digits, uint32_t value);
+    ExprId low_(ExprId content, uint32_t high, uint32_t stage, uint32_t value);
+    ExprId number_(const NumberState& state, NumberWitness witness);
+    ExprId any_text_();
+    ExprId chars_(const std::vector<std::pair<uint32_t, uint32_t>>& ranges);
+    uint32_t filter_(const OrderFilter& filter);
+    ExprId derive(ExprId e, uint8_t byte);
+    ExprId derive_json(const Node& n, uint8_t byte);
+    ExprId derive_utf8(ExprId e, uint32_t code_point);
+    bool any_char_live(ExprId e, uint32_t low, uint32_t high);
+    bool any_sequence_live(ExprId e, const std::pair<uint8_t, uint8_t>* ranges, int count);
+    void gather(ExprId e, std::vector<ByteSet>& cuts, ByteSet& singles) const;
+    const Raw& raw(ExprId e);
+    const Expansion* expand(ExprId e);
+    const Expansion* expand_locked(ExprId e);
+    bool live_(ExprId e);
+    bool search(ExprId start, bool exact);
+    void mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal);
+    ByteSet alphabet_(ExprId e);
+
+    Options options_;
+    mutable std::recursive_mutex mutex_;
+    std::deque<Node> nodes_;  // references stay valid while it grows
+    std::vector<Facts> facts_;
+    std::vector<Live> live_memo_;
+    std::vector<uint32_t> distance_;  // kInfinite - 1: unknown
+    std::vector<uint8_t> step_;       // first byte of a shortest accepted text
+    std::unordered_map<Node, ExprId, NodeHash> ids_;
+    std::unordered_map<ExprId, std::unique_ptr<Raw>> raws_;
+    std::unordered_map<ExprId, ByteSet> alphabets_;
+    std::vector<ByteSet> byte_sets_;
+    std::vector<std::unique_ptr<StringSet>> sets_;
+    std::vector<OrderFilter> filters_;
+    std::unordered_map<uint64_t, std::vector<uint32_t>> filter_ids_;
+    std::vector<NumberSpec> number_specs_;
+    std::deque<NumberState> number_states_;
+    std::deque<NumberWitness> number_witnesses_;
+    std::vector<uint32_t> number_rests_;  // kInfinite: dead
+    std::unordered_map<NumberState, uint32_t, NumberHash> number_ids_;
+    std::unique_ptr<std::atomic<Meta*>[]> chunks_;
+    uint32_t max_chunks_ = 0;
+    std::atomic<size_t> memory_bytes_{0};
+    ExprId any_text_id_ = kEmpty;
+};
+
+// UTF-8 byte ranges of an inclusive code point range without surrogates; each entry is 1 to 4 byte ranges.
+std::vector<std::vector<std::pair<uint8_t, uint8_t>>> utf8_sequences(uint32_t low, uint32_t high);
+void append_utf8(std::string& out, uint32_t code_point);
+bool valid_utf8(std::string_view text);
+
+}  // namespace safegen

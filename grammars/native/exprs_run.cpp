@@ -1,0 +1,453 @@
+// Derivatives, byte classes, liveness and shortest texts of expressions.
+#include <algorithm>
+#include <queue>
+
+#include "grammars/native/exprs.hpp"
+
+namespace safegen {
+namespace {
+
+constexpr uint32_t kUnknownDistance = kInfinite - 1;
+constexpr size_t kSearchLimit = 100'000;
+
+int hex_value(uint8_t byte) {
+    if (byte >= '0' && byte <= '9') return byte - '0';
+    if (byte >= 'a' && byte <= 'f') return byte - 'a' + 10;
+    if (byte >= 'A' && byte <= 'F') return byte - 'A' + 10;
+    return -1;
+}
+
+ByteSet of_text(std::string_view text) {
+    ByteSet set;
+    for (char c : text) set.add(static_cast<uint8_t>(c));
+    return set;
+}
+const ByteSet kEscapes = of_text("\"\\/bfnrtu");
+const ByteSet kHexDigits = of_text("0123456789abcdefABCDEF");
+const ByteSet kNumberBytes = of_text("0123456789+-.eE");
+
+// The more readable byte of a class stands for it, so that shortest texts are readable.
+int readability(uint8_t byte) {
+    if (byte >= 'a' && byte <= 'z') return 0;
+    if (byte >= '0' && byte <= '9') return 1;
+    if (byte >= 'A' && byte <= 'Z') return 2;
+    if (byte == ' ') return 3;
+    if (byte > ' ' && byte < 127) return 4;
+    return byte >= 128 ? 5 : 6;
+}
+
+}  // namespace
+
+ExprId Exprs::derive(ExprId e, uint8_t byte) {
+    const auto known = raws_.find(e);
+    if (known != raws_.end()) return known->second->to[known->second->cls[byte]];
+    const Node& n = nodes_[e];
+    switch (n.kind) {
+        case Kind::Empty:
+        case Kind::Epsilon: return kEmpty;
+        case Kind::All: return kAll;
+        case Kind::Bytes: return byte_sets_[n.a].has(byte) ? kEpsilon : kEmpty;
+        case Kind::Concat: {
+            std::vector<ExprId> parts;
+            ExprId rest = e;
+            while (true) {
+                const bool chain = nodes_[rest].kind == Kind::Concat;
+                const ExprId head = chain ? nodes_[rest].a : rest;
+                const ExprId tail = chain ? nodes_[rest].b : kEpsilon;
+                parts.push_back(concat2(derive(head, byte), tail));
+                if (!chain || !meta(head).nullable) break;
+                rest = tail;
+            }
+            return or_(std::move(parts));
+        }
+        case Kind::Or: {
+            std::vector<ExprId> parts;
+            parts.reserve(n.kids.size());
+            for (ExprId kid : n.kids) parts.push_back(derive(kid, byte));
+            return or_(std::move(parts));
+        }
+        case Kind::And: {
+            std::vector<ExprId> parts;
+            parts.reserve(n.kids.size());
+            for (ExprId kid : n.kids) {
+                parts.push_back(derive(kid, byte));
+                if (parts.back() == kEmpty) return kEmpty;
+            }
+            return and_(std::move(parts));
+        }
+        case Kind::Not: return not_(derive(n.a, byte));
+        case Kind::Repeat: {
+            const uint32_t low = n.b == 0 ? 0 : n.b - 1, high = n.c == kInfinite ? kInfinite : n.c - 1;
+            const ExprId first = derive(n.a, byte);
+            return first == kEmpty ? kEmpty : concat2(first, repeat_(n.a, low, high));
+        }
+        case Kind::Strings: {
+            const StringSet& set = *sets_[n.a];
+            const auto begin = set.values.begin() + n.c, end = set.values.begin() + n.d;
+            const size_t depth = n.e;
+            auto at = [depth](const std::string& s) { return s.size() <= depth ? -1 : static_cast<int>(static_cast<uint8_t>(s[depth])); };
+            const auto low = std::partition_point(begin, end, [&](const std::string& s) { return at(s) < byte; });
+            const auto high = std::partition_point(low, end, [&](const std::string& s) { return at(s) <= byte; });
+            const auto base = set.values.begin();
+            return strings_(n.a, n.b, static_cast<uint32_t>(low - base), static_cast<uint32_t>(high - base), n.e + 1);
+        }
+        case Kind::Number: {
+            const NumberState state = number_states_[n.a];
+            const auto next = number_step(number_specs_[state.spec], state, byte);
+            if (!next) return kEmpty;
+            NumberWitness witness = number_witnesses_[n.a];
+            witness.read(*next, byte);
+            return number_(*next, std::move(witness));
+        }
+        default: return derive_json(n, byte);
+    }
+}
+
+ExprId Exprs::derive_json(const Node& n, uint8_t byte) {
+    switch (n.kind) {
+        case Kind::JsonBody:
+            if (byte == '"') return meta(n.a).nullable ? kEpsilon : kEmpty;
+            if (byte == '\\') return escape_(n.a);
+            if (byte < 0x20) return kEmpty;
+            return body_(derive(n.a, byte));
+        case Kind::JsonEscape: {
+            static constexpr std::string_view kFrom = "\"\\/bfnrt", kTo = "\"\\/\b\f\n\r\t";
+            if (byte == 'u') return hex_(n.a, 0, 0);
+            const size_t index = kFrom.find(static_cast<char>(byte));
+            return index == std::string_view::npos ? kEmpty : body_(derive(n.a, static_cast<uint8_t>(kTo[index])));
+        }
+        case Kind::JsonHex: {
+            const int value = hex_value(byte);
+            return value < 0 ? kEmpty : hex_(n.a, n.b + 1, n.c * 16 + static_cast<uint32_t>(value));
+        }
+        default: {  // JsonLow
+            if (n.c == 0) return byte == '\\' ? low_(n.a, n.b, 1, 0) : kEmpty;
+            if (n.c == 1) return byte == 'u' ? low_(n.a, n.b, 2, 0) : kEmpty;
+            const int value = hex_value(byte);
+            return value < 0 ? kEmpty : low_(n.a, n.b, n.c + 1, n.d * 16 + static_cast<uint32_t>(value));
+        }
+    }
+}
+
+ExprId Exprs::derive_utf8(ExprId e, uint32_t code_point) {
+    std::string encoded;
+    append_utf8(encoded, code_point);
+    for (char c : encoded) {
+        if (e == kEmpty) break;
+        e = derive(e, static_cast<uint8_t>(c));
+    }
+    return e != kEmpty && live_(e) ? e : kEmpty;
+}
+
+bool Exprs::any_sequence_live(ExprId e, const std::pair<uint8_t, uint8_t>* ranges, int count) {
+    if (e == kEmpty) return false;
+    if (count == 0) return live_(e);
+    const Raw& classes = raw(e);
+    std::vector<bool> tried(classes.to.size(), false);
+    for (int byte = ranges[0].first; byte <= ranges[0].second; ++byte) {
+        const uint8_t cls = classes.cls[byte];
+        if (tried[cls]) continue;
+        tried[cls] = true;
+        if (any_sequence_live(classes.to[cls], ranges + 1, count - 1)) return true;
+    }
+    return false;
+}
+
+bool Exprs::any_char_live(ExprId e, uint32_t low, uint32_t high) {
+    for (const auto& sequence : utf8_sequences(low, high))
+        if (any_sequence_live(e, sequence.data(), static_cast<int>(sequence.size()))) return true;
+    return false;
+}
+
+// Byte sets that split the alphabet into classes of equal derivatives, and bytes that are classes of their own.
+void Exprs::gather(ExprId e, std::vector<ByteSet>& cuts, ByteSet& singles) const {
+    const Node* n = &nodes_[e];
+    while (n->kind == Kind::Concat) {
+        gather(n->a, cuts, singles);
+        if (!meta(n->a).nullable) return;
+        n = &nodes_[n->b];
+    }
+    switch (n->kind) {
+        case Kind::Bytes: cuts.push_back(byte_sets_[n->a]); return;
+        case Kind::Or:
+        case Kind::And:
+            for (ExprId kid : n->kids) gather(kid, cuts, singles);
+            return;
+        case Kind::Not:
+        case Kind::Repeat: gather(n->a, cuts, singles); return;
+        case Kind::Strings: {
+            const StringSet& set = *sets_[n->a];
+            for (uint32_t i = n->c; i < n->d;) {
+                const std::string& s = set.values[i];
+                if (s.size() <= n->e) {
+                    ++i;
+                    continue;
+                }
+                const auto byte = static_cast<uint8_t>(s[n->e]);
+                singles.add(byte);
+                const size_t depth = n->e;
+                i = static_cast<uint32_t>(std::partition_point(set.values.begin() + i, set.values.begin() + n->d,
+                        [&](const std::string& t) { return static_cast<uint8_t>(t[depth]) <= byte; }) - set.values.begin());
+            }
+            return;
+        }
+        case Kind::JsonBody:
+            singles.add('"');
+            singles.add('\\');
+            cuts.push_back(ByteSet::range(0, 0x1F));
+            gather(n->a, cuts, singles);
+            return;
+        case Kind::JsonEscape: singles = singles | kEscapes; return;
+        case Kind::JsonHex: singles = singles | kHexDigits; return;
+        case Kind::JsonLow: singles = singles | kHexDigits | of_text("\\u"); return;
+        case Kind::Number: singles = singles | kNumberBytes; return;
+        default: return;
+    }
+}
+
+const Exprs::Raw& Exprs::raw(ExprId e) {
+    auto found = raws_.find(e);
+    if (found != raws_.end()) return *found->second;
+    if (raws_.size() >= options_.max_states)
+        throw LimitExceeded("the automaton grew past its limit of " + std::to_string(options_.max_states) + " states");
+    std::vector<ByteSet> cuts;
+    ByteSet singles;
+    gather(e, cuts, singles);
+    auto out = std::make_unique<Raw>();
+    std::fill(std::begin(out->cls), std::end(out->cls), uint8_t{0});
+    int classes = 1;
+    auto split = [&](const ByteSet& cut) {
+        int inside[256] = {0}, size[256] = {0}, renamed[256];
+        std::fill(std::begin(renamed), std::end(renamed), -1);
+        for (int b = 0; b < 256; ++b) ++size[out->cls[b]];
+        cut.each([&](uint8_t b) { ++inside[out->cls[b]]; });
+        cut.each([&](uint8_t b) {
+            const uint8_t c = out->cls[b];
+            if (renamed[c] < 0 && inside[c] == size[c]) return;
+            if (renamed[c] < 0) {
+                if (classes == 256) return;
+                renamed[c] = classes++;
+                size[renamed[c]] = 256;  // a fresh class is wholly inside: never renamed again
+                inside[renamed[c]] = 256;
+            }
+            out->cls[b] = static_cast<uint8_t>(renamed[c]);
+        });
+    };
+    std::sort(cuts.begin(), cuts.end(), [](const ByteSet& a, const ByteSet& b) { return a.words < b.words; });
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    for (const ByteSet& cut : cuts) split(cut);
+    singles.each([&](uint8_t b) { split(ByteSet::of(b)); });
+    std::vector<int> sample(static_cast<size_t>(classes), -1);
+    for (int b = 0; b < 256; ++b) {
+        int& s = sample[out->cls[b]];
+        if (s < 0 || readability(static_cast<uint8_t>(b)) < readability(static_cast<uint8_t>(s))) s = b;
+    }
+    for (int c = 0; c < classes; ++c) {
+        out->to.push_back(sample[static_cast<size_t>(c)] < 0 ? kEmpty : derive(e, static_cast<uint8_t>(sample[static_cast<size_t>(c)])));
+        out->sample.push_back(static_cast<uint8_t>(std::max(sample[static_cast<size_t>(c)], 0)));
+    }
+    memory_bytes_ += sizeof(Raw) + out->to.size() * 5 + 64;
+    // derive() may have computed this very entry on the way; both are equal.
+    return *raws_.emplace(e, std::move(out)).first->second;
+}
+
+const Expansion* Exprs::expand(ExprId e) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    return expand_locked(e);
+}
+
+const Expansion* Exprs::expand_locked(ExprId e) {
+    if (const Expansion* known = meta(e).expansion.load(std::memory_order_acquire)) return known;
+    const Raw& classes = raw(e);
+    std::vector<ExprId> target;
+    for (ExprId to : classes.to) target.push_back(to != kEmpty && live_(to) ? to : kEmpty);
+    auto out = std::make_unique<Expansion>();
+    for (int b = 0; b < 256; ++b) {
+        out->next[b] = target[classes.cls[b]];
+        if (out->next[b] != kEmpty) out->first.add(static_cast<uint8_t>(b));
+    }
+    memory_bytes_ += sizeof(Expansion);
+    const Expansion* published = out.release();
+    meta(e).expansion.store(published, std::memory_order_release);
+    return published;
+}
+
+bool Exprs::live_(ExprId e) {
+    if (live_memo_[e] == Live::Unknown) return search(e, false);
+    return live_memo_[e] == Live::Yes;
+}
+
+void Exprs::mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal) {
+    const bool exact = distance_[goal] != kUnknownDistance;
+    uint32_t distance = distance_[goal];
+    live_memo_[goal] = Live::Yes;
+    for (size_t i = path.size(); i-- > 0;) {
+        const auto [id, byte] = path[i];
+        live_memo_[id] = Live::Yes;
+        if (!exact) continue;
+        ++distance;
+        if (distance_[id] == kUnknownDistance) {
+            distance_[id] = distance;
+            step_[id] = byte;
+        }
+    }
+}
+
+// Best-first search for an accepting state. exact: A* by the lower bound on text length, so the distance along the path
+// found is the shortest; otherwise greedy. Exhaustion proves every visited state dead.
+bool Exprs::search(ExprId start, bool exact) {
+    struct Visit {
+        uint32_t depth;
+        ExprId parent;
+        uint8_t byte;
+        bool closed;
+    };
+    using Item = std::tuple<uint64_t, uint64_t, ExprId>;  // (priority, deeper first, state)
+    std::unordered_map<ExprId, Visit> visits;
+    std::priority_queue<Item, std::vector<Item>, std::greater<>> open;
+    auto push = [&](ExprId e, uint32_t depth, ExprId parent, uint8_t byte) {
+        if (e == kEmpty || live_memo_[e] == Live::No) return;
+        auto [it, fresh] = visits.try_emplace(e, Visit{depth, parent, byte, false});
+        if (!fresh) {
+            if (it->second.closed || it->second.depth <= depth) return;
+            it->second = {depth, parent, byte, false};
+        }
+        const bool known = exact && distance_[e] != kUnknownDistance;
+        const uint64_t rest = known ? distance_[e] : facts_[e].min_bytes;
+        open.push({exact ? depth + rest : rest, kInfinite - depth, e});
+    };
+    push(start, 0, start, 0);
+    while (!open.empty()) {
+        const ExprId e = std::get<2>(open.top());
+        open.pop();
+        Visit& visit = visits.at(e);
+        if (visit.closed) continue;
+        visit.closed = true;
+        const bool goal = meta(e).nullable || (exact ? distance_[e] != kUnknownDistance : live_memo_[e] == Live::Yes);
+        if (goal) {
+            std::vector<std::pair<ExprId, uint8_t>> path;
+            for (ExprId at = e; at != start;) {
+                const Visit& v = visits.at(at);
+                path.push_back({v.parent, v.byte});
+                at = v.parent;
+            }
+            std::reverse(path.begin(), path.end());
+            if (exact) {
+                mark_path(path, e);
+            } else {
+                live_memo_[e] = Live::Yes;
+                for (const auto& step : path) live_memo_[step.first] = Live::Yes;
+            }
+            return true;
+        }
+        if (visits.size() > kSearchLimit) throw LimitExceeded("deciding whether a text can still be completed took too many states");
+        const uint32_t depth = visit.depth + 1;
+        const Raw& classes = raw(e);
+        for (size_t c = 0; c < classes.to.size(); ++c) push(classes.to[c], depth, e, classes.sample[c]);
+    }
+    for (const auto& [id, visit] : visits) {
+        live_memo_[id] = Live::No;
+        distance_[id] = kInfinite;
+    }
+    return false;
+}
+
+// --- public running interface ---------------------------------------------------------------------------------------
+
+bool Exprs::live(ExprId e) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    return live_(e);
+}
+
+uint32_t Exprs::shortest_length(ExprId e) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (distance_[e] == kUnknownDistance) search(e, true);
+    return distance_[e];
+}
+
+std::string Exprs::shortest(ExprId e) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    std::string out;
+    while (!meta(e).nullable) {
+        if (distance_[e] == kUnknownDistance) search(e, true);
+        if (distance_[e] == kInfinite) throw LimitExceeded("no text completes this state");
+        const uint8_t byte = step_[e];
+        out.push_back(static_cast<char>(byte));
+        e = derive(e, byte);
+    }
+    return out;
+}
+
+bool Exprs::matches(ExprId e, std::string_view text) {
+    for (char c : text) {
+        e = next(e, static_cast<uint8_t>(c));
+        if (e == kEmpty) return false;
+    }
+    return nullable(e);
+}
+
+uint32_t Exprs::count_up_to(ExprId start, uint32_t limit) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (!live_(start)) return 0;
+    uint32_t count = 0;
+    std::vector<ExprId> level{start};
+    while (!level.empty() && count < limit) {
+        std::vector<ExprId> deeper;
+        for (ExprId e : level) {
+            if (meta(e).nullable && ++count >= limit) return limit;
+            const Expansion* x = expand_locked(e);
+            x->first.each([&](uint8_t b) {
+                if (deeper.size() + count < limit) deeper.push_back(x->next[b]);
+            });
+        }
+        if (deeper.size() + count >= limit) return limit;  // each live state leads to a text of its own
+        level = std::move(deeper);
+    }
+    return count;
+}
+
+ByteSet Exprs::alphabet(ExprId e) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    return alphabet_(e);
+}
+
+ByteSet Exprs::alphabet_(ExprId e) {
+    const auto known = alphabets_.find(e);
+    if (known != alphabets_.end()) return known->second;
+    const Node& n = nodes_[e];
+    ByteSet out;
+    switch (n.kind) {
+        case Kind::Empty:
+        case Kind::Epsilon: break;
+        case Kind::All:
+        case Kind::Not: out = ByteSet::all(); break;
+        case Kind::Bytes: out = byte_sets_[n.a]; break;
+        case Kind::Concat:
+            for (ExprId rest = e;; rest = nodes_[rest].b) {
+                const bool chain = nodes_[rest].kind == Kind::Concat;
+                out = out | alphabet_(chain ? nodes_[rest].a : rest);
+                if (!chain) break;
+            }
+            break;
+        case Kind::Or:
+            for (ExprId kid : n.kids) out = out | alphabet_(kid);
+            break;
+        case Kind::And:
+            out = ByteSet::all();
+            for (ExprId kid : n.kids) out = out & alphabet_(kid);
+            break;
+        case Kind::Repeat: out = alphabet_(n.a); break;
+        case Kind::Strings:
+            for (uint32_t i = n.c; i < n.d; ++i)
+                for (char c : sets_[n.a]->values[i]) out.add(static_cast<uint8_t>(c));
+            break;
+        case Kind::Number: out = kNumberBytes; break;
+        default:
+            out = (alphabet_(n.a) & ByteSet::range(0x20, 255)) | kEscapes | kHexDigits;
+            break;
+    }
+    alphabets_.emplace(e, out);
+    return out;
+}
+
+}  // namespace safegen

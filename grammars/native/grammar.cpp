@@ -1,0 +1,281 @@
+#include "grammars/native/grammar.hpp"
+
+#include <algorithm>
+
+namespace safegen {
+
+std::string json_spelling(const std::string& decoded) {
+    static constexpr char kHex[] = "0123456789abcdef";
+    std::string out;
+    for (char c : decoded) {
+        switch (c) {
+            case '"': out += "\\\""; break;
+            case '\\': out += "\\\\"; break;
+            case '\b': out += "\\b"; break;
+            case '\f': out += "\\f"; break;
+            case '\n': out += "\\n"; break;
+            case '\r': out += "\\r"; break;
+            case '\t': out += "\\t"; break;
+            default:
+                if (static_cast<uint8_t>(c) < 0x20) {
+                    out += "\\u00";
+                    out += kHex[(c >> 4) & 15];
+                    out += kHex[c & 15];
+                } else {
+                    out += c;
+                }
+        }
+    }
+    return out;
+}
+
+Grammar::Grammar(std::shared_ptr<Exprs> exprs, std::vector<Node> nodes, NodeId root, const ByteSet* alphabet)
+    : exprs_(std::move(exprs)), nodes_(std::move(nodes)), root_(root) {
+    if (alphabet && !ByteSet::all().within(*alphabet)) {
+        alphabet_ = *alphabet;
+        cut_ = exprs_->repeat(exprs_->bytes(*alphabet), 0, kInfinite);
+    }
+    Exprs& x = *exprs_;
+    ByteSet blanks;
+    for (char c : {' ', '\t', '\n', '\r'}) blanks.add(static_cast<uint8_t>(c));
+    const ExprId ws = x.repeat(x.bytes(blanks), 0, options().whitespace);
+    auto punct = [&](ExprId before, const char* text, ExprId after) { return lexeme(x.concat({before, x.literal(text), after})); };
+    open_array = punct(kEpsilon, "[", ws);
+    open_object = punct(kEpsilon, "{", ws);
+    close_array = punct(ws, "]", kEpsilon);
+    close_object = punct(ws, "}", kEpsilon);
+    close_empty_array = punct(kEpsilon, "]", kEpsilon);
+    close_empty_object = punct(kEpsilon, "}", kEpsilon);
+    comma = punct(ws, ",", ws);
+    colon = punct(ws, ":", ws);
+    margin = lexeme(ws);
+    analyse();
+}
+
+std::shared_ptr<Grammar> Grammar::for_alphabet(const ByteSet& alphabet) const {
+    std::vector<Node> copy = nodes_;
+    for (Node& n : copy) {
+        if (n.array) n.array = std::make_shared<ArraySpec>(*n.array);
+        if (n.object) n.object = std::make_shared<ObjectSpec>(*n.object);
+    }
+    return std::make_shared<Grammar>(exprs_, std::move(copy), root_, &alphabet);
+}
+
+NodeId Grammar::resolve(NodeId id) const {
+    for (size_t hops = 0; nodes_[id].kind == Node::Alias; ++hops) {
+        if (hops > nodes_.size()) throw LimitExceeded("a reference leads back to itself");
+        id = nodes_[id].kids[0];
+    }
+    return id;
+}
+
+ExprId Grammar::lexeme(ExprId e) const {
+    if (cut_ == kAll || exprs_->alphabet(e).within(alphabet_)) return e;
+    const ExprId within = exprs_->intersect({e, cut_});
+    return exprs_->live(within) ? within : kEmpty;
+}
+
+ExprId Grammar::key(const ObjectSpec& object, const OrderFilter* declared, ExprId extra) const {
+    Exprs& x = *exprs_;
+    const ExprId quote = x.literal("\"");
+    const ExprId listed = declared ? x.keys(object.key_set, *declared) : kEmpty;
+    if (options().any_spelling) return lexeme(x.concat({quote, x.json_body(x.alternate({listed, extra}))}));
+    return lexeme(x.concat({quote, x.alternate({listed, extra == kEmpty ? kEmpty : x.json_body(extra)})}));
+}
+
+void Grammar::derive_array(ArraySpec& array) {
+    for (uint32_t i = 0; i < array.prefix.size() && i < array.high; ++i)
+        if (!alive(array.prefix[i])) array.high = i;
+    if (!alive(array.rest)) array.high = std::min(array.high, static_cast<uint32_t>(array.prefix.size()));
+}
+
+void Grammar::derive_object(ObjectSpec& object) {
+    Exprs& x = *exprs_;
+    std::vector<std::pair<std::string, uint32_t>> spelled;
+    std::vector<std::string> names;
+    object.by_name.clear();
+    object.memo = std::make_shared<KeyMemo>();
+    const size_t n = object.properties.size();
+    for (uint32_t i = 0; i < n; ++i) {
+        const Property& p = object.properties[i];
+        if (!object.by_name.emplace(p.name, i).second) throw std::invalid_argument("property named twice: " + p.name);
+        names.push_back(p.name);
+        if (!alive(p.value)) continue;
+        spelled.emplace_back(options().any_spelling ? p.name : json_spelling(p.name) + "\"", i);
+    }
+    object.key_set = x.string_set(std::move(spelled));
+    std::vector<ExprId> live_extras;
+    uint32_t cheapest = kInfinite;
+    for (const auto& [keys, value] : object.extras)
+        if (alive(value) && x.live(keys)) {
+            live_extras.push_back(keys);
+            cheapest = std::min(cheapest, costs_[value]);
+        }
+    object.extra_keys = x.intersect({x.alternate(live_extras), x.complement(x.strings(names)), x.any_text()});
+    if (!x.live(object.extra_keys)) object.extra_keys = kEmpty;
+    object.extra_count = object.extra_keys == kEmpty ? 0 : x.count_up_to(object.extra_keys, std::max(object.low, 1u));
+    object.extra_cost = object.extra_keys == kEmpty ? kInfinite
+                        : saturating_add(saturating_add(x.shortest_length(object.extra_keys), 4), cheapest);
+    object.required_from.assign(n + 1, 0);
+    object.possible_from.assign(n + 1, 0);
+    for (size_t i = n; i-- > 0;) {
+        const Property& p = object.properties[i];
+        object.required_from[i] = object.required_from[i + 1] + (p.required ? 1 : 0);
+        object.possible_from[i] = object.possible_from[i + 1] + (alive(p.value) ? 1 : 0);
+    }
+}
+
+uint32_t Grammar::cost_of(NodeId id) const {
+    const Node& n = nodes_[id];
+    switch (n.kind) {
+        case Node::Undefined: return kInfinite;
+        case Node::Lexeme: return exprs_->shortest_length(n.expr);
+        case Node::Alias: return costs_[n.kids[0]];
+        case Node::Union: {
+            uint32_t best = kInfinite;
+            for (NodeId kid : n.kids) best = std::min(best, costs_[kid]);
+            return best;
+        }
+        case Node::Sequence: {
+            uint32_t sum = 0;
+            for (NodeId kid : n.kids) sum = saturating_add(sum, costs_[kid]);
+            return sum;
+        }
+        case Node::Array: {
+            const ArraySpec& a = *n.array;
+            if (a.low > a.high) return kInfinite;
+            uint32_t sum = saturating_add(2, a.low ? a.low - 1 : 0);
+            const auto listed = static_cast<uint32_t>(std::min<size_t>(a.prefix.size(), a.low));
+            for (uint32_t i = 0; i < listed; ++i) sum = saturating_add(sum, costs_[a.prefix[i]]);
+            if (a.low > listed) sum = saturating_add(sum, a.rest == kNoNode ? kInfinite : saturating_mul(costs_[a.rest], a.low - listed));
+            return sum;
+        }
+        case Node::Object: {
+            const ObjectSpec& o = *n.object;
+            uint32_t sum = 2, required = 0;
+            std::vector<uint32_t> optional;
+            for (const Property& p : o.properties) {
+                const uint32_t value = p.value == kNoNode ? kInfinite : costs_[p.value];
+                const uint32_t member = saturating_add(saturating_add(static_cast<uint32_t>(json_spelling(p.name).size()), 4), value);
+                if (p.required) sum = saturating_add(sum, member), ++required;
+                else if (member != kInfinite) optional.push_back(member);
+            }
+            if (required > o.high || o.low > o.high) return kInfinite;
+            if (required < o.low) {
+                uint32_t extra = kInfinite;
+                for (const auto& [keys, value] : o.extras)
+                    if (exprs_->live(keys) && costs_[value] != kInfinite) extra = std::min(extra, saturating_add(5, costs_[value]));
+                std::sort(optional.begin(), optional.end());
+                for (uint32_t k = 0; k < o.low - required; ++k) {
+                    if (k < optional.size() && (extra == kInfinite || optional[k] <= extra)) {
+                        sum = saturating_add(sum, optional[k]);
+                    } else {
+                        const uint32_t left = o.low - required - k;
+                        sum = saturating_add(sum, saturating_mul(extra, left));
+                        break;
+                    }
+                }
+                // Finitely many extra keys may be too few; exact once the object's derived facts are known.
+                if (!o.required_from.empty() && o.possible_from[0] < kInfinite - o.extra_count &&
+                    o.possible_from[0] + o.extra_count < o.low) return kInfinite;
+            }
+            return sum;
+        }
+    }
+    return kInfinite;
+}
+
+uint32_t Grammar::nesting_of(NodeId id) const {
+    const Node& n = nodes_[id];
+    uint32_t inner = 0;
+    switch (n.kind) {
+        case Node::Undefined: return kInfinite;
+        case Node::Lexeme: return 0;
+        case Node::Alias: return nestings_[n.kids[0]];
+        case Node::Union: {
+            uint32_t best = kInfinite;
+            for (NodeId kid : n.kids)
+                if (alive(kid)) best = std::min(best, nestings_[kid]);
+            return best;
+        }
+        case Node::Sequence:
+            for (NodeId kid : n.kids) inner = std::max(inner, nestings_[kid]);
+            return inner;
+        case Node::Array:
+            for (uint32_t i = 0; i < n.array->low; ++i) {
+                if (i >= n.array->prefix.size()) {
+                    if (n.array->rest != kNoNode) inner = std::max(inner, nestings_[n.array->rest]);
+                    break;
+                }
+                inner = std::max(inner, nestings_[n.array->prefix[i]]);
+            }
+            return saturating_add(inner, 1);
+        case Node::Object: {
+            const ObjectSpec& o = *n.object;
+            std::vector<uint32_t> optional;
+            uint32_t required = 0;
+            for (const Property& p : o.properties) {
+                if (p.required) inner = std::max(inner, p.value == kNoNode ? kInfinite : nestings_[p.value]), ++required;
+                else if (alive(p.value)) optional.push_back(nestings_[p.value]);
+            }
+            uint32_t extra = kInfinite;
+            for (const auto& [keys, value] : o.extras)
+                if (alive(value)) extra = std::min(extra, nestings_[value]);
+            std::sort(optional.begin(), optional.end());
+            if (o.low > required) {
+                const uint32_t missing = o.low - required;
+                inner = std::max(inner, std::min(extra, optional.size() >= missing ? optional[missing - 1] : kInfinite));
+            }
+            return saturating_add(inner, 1);
+        }
+    }
+    return kInfinite;
+}
+
+// Least fixpoints: a node no finite text derives from keeps the cost kInfinite.
+void Grammar::analyse() {
+    const size_t n = nodes_.size();
+    for (Node& node : nodes_)
+        if (node.kind == Node::Lexeme) node.expr = lexeme(node.expr);
+    costs_.assign(n, kInfinite);
+    while (true) {
+        for (bool changed = true; changed;) {
+            changed = false;
+            for (NodeId id = 0; id < n; ++id) {
+                const uint32_t cost = cost_of(id);
+                if (cost == costs_[id]) continue;
+                costs_[id] = cost;
+                changed = true;
+            }
+        }
+        for (Node& node : nodes_) {
+            if (node.array) derive_array(*node.array);
+            if (node.object) derive_object(*node.object);
+        }
+        // Counting extra keys and closing arrays may have shown more nodes empty: then once more from the top.
+        bool same = true;
+        for (NodeId id = 0; id < n && same; ++id) same = cost_of(id) == costs_[id];
+        if (same) break;
+        costs_.assign(n, kInfinite);
+    }
+    nestings_.assign(n, kInfinite);
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (NodeId id = 0; id < n; ++id) {
+            if (!alive(id)) continue;
+            const uint32_t nesting = nesting_of(id);
+            if (nesting == nestings_[id]) continue;
+            nestings_[id] = nesting;
+            changed = true;
+        }
+    }
+    for (Node& node : nodes_) {
+        if (!node.object) continue;
+        for (const Property& p : node.object->properties)
+            if (alive(p.value)) node.object->deepest = std::max(node.object->deepest, nestings_[p.value]);
+        for (const auto& [keys, value] : node.object->extras)
+            if (alive(value)) node.object->deepest = std::max(node.object->deepest, nestings_[value]);
+    }
+}
+
+}  // namespace safegen

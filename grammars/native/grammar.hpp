@@ -1,0 +1,98 @@
+// JSON structure over lexemes: nodes, what each needs at least, and the expressions between them.
+//
+// A Grammar is immutable and shared. Its lexemes live in one Exprs table. `for_alphabet` gives the same grammar with
+// every lexeme cut down to the bytes a vocabulary can spell one by one, so that byte liveness implies token liveness.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "grammars/native/exprs.hpp"
+
+namespace safegen {
+
+using NodeId = uint32_t;
+constexpr NodeId kNoNode = 0xFFFFFFFFu;
+
+struct Property {
+    std::string name;   // decoded UTF-8
+    NodeId value = kNoNode;  // kNoNode: the name is forbidden
+    bool required = false;
+};
+
+// Key lexemes by the index of the next property; shared by all states of the object.
+struct KeyMemo {
+    std::mutex mutex;
+    std::unordered_map<uint32_t, ExprId> keys;
+};
+
+struct ObjectSpec {
+    std::vector<Property> properties;
+    std::vector<std::pair<ExprId, NodeId>> extras;  // decoded key language, value
+    uint32_t low = 0, high = kInfinite;
+
+    // Derived.
+    uint32_t key_set = 0;                  // in Exprs: names as they are spelled (with the closing quote), or decoded
+    std::unordered_map<std::string, uint32_t> by_name;
+    ExprId extra_keys = kEmpty;            // decoded keys that are no declared property and have a live value
+    uint32_t extra_count = 0;              // how many there are, capped at `low`
+    std::vector<uint32_t> required_from;   // required properties at index >= i
+    std::vector<uint32_t> possible_from;   // properties with a live value at index >= i
+    uint32_t deepest = 0;                  // nesting that the deepest live value needs
+    std::shared_ptr<KeyMemo> memo;
+    uint32_t extra_cost = kInfinite;       // bytes of the cheapest extra member, comma included
+};
+
+struct ArraySpec {
+    std::vector<NodeId> prefix;
+    NodeId rest = kNoNode;
+    uint32_t low = 0, high = kInfinite;    // high is lowered to the first position that no value can fill
+};
+
+struct Node {
+    enum Kind : uint8_t { Undefined, Lexeme, Union, Sequence, Array, Object, Alias } kind = Undefined;
+    ExprId expr = kEmpty;
+    std::vector<NodeId> kids;              // Union, Sequence; Alias: one
+    std::shared_ptr<ArraySpec> array;
+    std::shared_ptr<ObjectSpec> object;
+};
+
+class Grammar {
+public:
+    Grammar(std::shared_ptr<Exprs> exprs, std::vector<Node> nodes, NodeId root, const ByteSet* alphabet);
+
+    Exprs& exprs() const { return *exprs_; }
+    const Options& options() const { return exprs_->options(); }
+    const Node& node(NodeId id) const { return nodes_[id]; }
+    NodeId root() const { return root_; }
+    NodeId resolve(NodeId id) const;       // through aliases
+    uint32_t cost(NodeId id) const { return costs_[id]; }      // bytes of a shortest text; kInfinite: none
+    uint32_t nesting(NodeId id) const { return nestings_[id]; }  // arrays and objects inside one another, at least
+    bool alive(NodeId id) const { return id != kNoNode && costs_[id] != kInfinite; }
+    std::shared_ptr<Grammar> for_alphabet(const ByteSet& alphabet) const;
+
+    // Lexemes between the nodes, cut to the alphabet.
+    ExprId open_array, open_object, close_array, close_object, close_empty_array, close_empty_object, comma, colon, margin;
+    ExprId lexeme(ExprId e) const;         // cut to the alphabet
+    ExprId key(const ObjectSpec& object, const OrderFilter* declared, ExprId extra) const;
+
+private:
+    void analyse();
+    uint32_t cost_of(NodeId id) const;
+    uint32_t nesting_of(NodeId id) const;
+    void derive_object(ObjectSpec& object);
+    void derive_array(ArraySpec& array);
+
+    std::shared_ptr<Exprs> exprs_;
+    std::vector<Node> nodes_;
+    NodeId root_;
+    ExprId cut_ = kAll;                    // repetition of the alphabet, kAll when it is whole
+    ByteSet alphabet_ = ByteSet::all();
+    std::vector<uint32_t> costs_, nestings_;
+};
+
+std::string json_spelling(const std::string& decoded);  // canonical: raw UTF-8, shortest escapes, no quotes
+
+}  // namespace safegen

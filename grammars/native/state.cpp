@@ -1,0 +1,522 @@
+#include "grammars/native/state.hpp"
+
+#include <algorithm>
+
+namespace safegen {
+
+FramePtr::~FramePtr() {
+    // Iterative: a chain of frames is as long as the nesting of the text.
+    std::vector<Frame*> pending;
+    for (Frame* at = frame_; at;) {
+        if (at->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            for (FramePtr& parent : at->parents)
+                if (Frame* up = parent.release()) pending.push_back(up);
+            delete at;
+        }
+        at = pending.empty() ? nullptr : pending.back();
+        if (at) pending.pop_back();
+    }
+}
+
+namespace {
+
+// Decodes a complete, legal JSON string literal.
+std::string decode_key(std::string_view literal) {
+    std::string out;
+    auto hex = [&](size_t at) {
+        uint32_t value = 0;
+        for (size_t i = at; i < at + 4; ++i) {
+            const char c = literal[i];
+            value = value * 16 + static_cast<uint32_t>(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
+        }
+        return value;
+    };
+    for (size_t i = 1; i + 1 < literal.size(); ++i) {
+        if (literal[i] != '\\') {
+            out += literal[i];
+            continue;
+        }
+        switch (const char c = literal[++i]) {
+            case 'b': out += '\b'; break;
+            case 'f': out += '\f'; break;
+            case 'n': out += '\n'; break;
+            case 'r': out += '\r'; break;
+            case 't': out += '\t'; break;
+            case 'u': {
+                uint32_t unit = hex(i + 1);
+                i += 4;
+                if (unit >= 0xD800 && unit < 0xDC00) {
+                    unit = 0x10000 + ((unit - 0xD800) << 10) + (hex(i + 3) - 0xDC00);
+                    i += 6;
+                }
+                append_utf8(out, unit);
+                break;
+            }
+            default: out += c;
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+// Everything that one byte (or the start) sets off: frames pushed in the same step at the same node meet.
+struct Machine::Step {
+    const Grammar& g;
+    const std::string& text;
+    State out;
+    std::vector<std::pair<std::pair<NodeId, uint16_t>, FramePtr>> pushed;
+    std::vector<std::pair<NodeId, const Frame*>> unions;  // begun in this step: a union that leads to itself adds nothing
+
+    void add(ExprId expr, const FramePtr& frame, uint32_t start = 0) {
+        if (expr == kEmpty) return;
+        for (const Top& top : out.tops)
+            if (top.expr == expr && top.frame.get() == frame.get() && top.start == start) return;
+        out.tops.push_back({expr, frame, start});
+    }
+
+    // Starts a lexeme: what it may read, and what follows at once if it may be empty.
+    void read(ExprId expr, const FramePtr& frame, uint32_t start = 0) {
+        if (expr == kEmpty) return;
+        if (expr != kEpsilon) add(expr, frame, start);
+        if (g.exprs().nullable(expr)) done(frame);
+    }
+
+    FramePtr moved(const FramePtr& from, Frame::Phase phase) {
+        auto* frame = new Frame;
+        frame->phase = phase;
+        frame->nesting = from->nesting;
+        frame->node = from->node;
+        frame->index = from->index;
+        frame->count = from->count;
+        frame->value = from->value;
+        frame->seen = from->seen;
+        frame->parents = from->parents;
+        return FramePtr(frame);
+    }
+
+    bool fits(NodeId value, const Frame& parent) const {
+        return g.alive(value) && saturating_add(parent.nesting, g.nesting(value)) <= g.options().max_nesting;
+    }
+
+    // Begins a value whose end `parent` awaits.
+    void begin(NodeId id, const FramePtr& parent) {
+        id = g.resolve(id);
+        if (!fits(id, *parent)) return;
+        const Node& n = g.node(id);
+        switch (n.kind) {
+            case Node::Lexeme: read(n.expr, parent); return;
+            case Node::Union:
+                if (std::find(unions.begin(), unions.end(), std::pair{id, static_cast<const Frame*>(parent.get())}) != unions.end()) return;
+                unions.push_back({id, parent.get()});
+                for (NodeId kid : n.kids) begin(kid, parent);
+                return;
+            case Node::Sequence: {
+                auto* frame = new Frame;
+                frame->phase = Frame::Sequence;
+                frame->node = id;
+                frame->nesting = parent->nesting;
+                frame->parents.push_back(parent);
+                done(FramePtr(frame));
+                return;
+            }
+            default: push(id, parent, n.kind == Node::Array); return;
+        }
+    }
+
+    void push(NodeId id, const FramePtr& parent, bool array) {
+        const auto nesting = static_cast<uint16_t>(parent->nesting + 1);
+        for (auto& [key, frame] : pushed) {
+            if (key != std::pair{id, nesting}) continue;
+            for (const FramePtr& known : frame->parents)
+                if (known.get() == parent.get()) return;
+            frame->parents.push_back(parent);
+            return;
+        }
+        auto* frame = new Frame;
+        frame->phase = array ? Frame::ArrayOpen : Frame::ObjectOpen;
+        frame->node = id;
+        frame->nesting = nesting;
+        frame->parents.push_back(parent);
+        FramePtr shared(frame);
+        pushed.push_back({{id, nesting}, shared});
+        read(array ? g.open_array : g.open_object, shared);
+    }
+
+    void pop(const FramePtr& frame) {
+        // A copy: done() may push onto frames while we walk.
+        const std::vector<FramePtr> parents = frame->parents;
+        for (const FramePtr& parent : parents) done(parent);
+    }
+
+    // The lexeme or value that `frame` awaited has ended.
+    void done(const FramePtr& frame) {
+        switch (frame->phase) {
+            case Frame::Root:
+                out.can_end = true;
+                if (g.margin != kEpsilon) add(g.margin, tail());
+                return;
+            case Frame::Tail: out.can_end = true; return;
+            case Frame::Lead: begin(g.root(), frame->parents[0]); return;
+            case Frame::Sequence: sequence(frame); return;
+            case Frame::ArrayOpen:
+                item(frame);
+                if (g.node(frame->node).array->low == 0) read(g.close_empty_array, moved(frame, Frame::Close));
+                return;
+            case Frame::ArrayItem: after_item(frame); return;
+            case Frame::ArrayComma: item(frame); return;
+            case Frame::ObjectOpen:
+                members(frame);
+                if (may_close(*frame)) read(g.close_empty_object, moved(frame, Frame::Close));
+                return;
+            case Frame::ObjectKey: after_key(frame); return;
+            case Frame::ObjectColon: begin(frame->value, moved(frame, Frame::ObjectValue)); return;
+            case Frame::ObjectValue:
+                if (may_close(*frame)) read(g.close_object, moved(frame, Frame::Close));
+                if (has_member(*frame)) read(g.comma, moved(frame, Frame::ObjectComma));
+                return;
+            case Frame::ObjectComma: members(frame); return;
+            case Frame::Close: pop(frame); return;
+        }
+    }
+
+    FramePtr tail() {
+        auto* frame = new Frame;
+        frame->phase = Frame::Tail;
+        return FramePtr(frame);
+    }
+
+    void sequence(const FramePtr& frame) {
+        const auto& kids = g.node(frame->node).kids;
+        if (frame->index == kids.size()) return pop(frame);
+        FramePtr next = moved(frame, Frame::Sequence);
+        ++next->index;
+        begin(kids[frame->index], next);
+    }
+
+    // --- arrays ---
+    NodeId item_node(const Frame& frame) const {
+        const ArraySpec& a = *g.node(frame.node).array;
+        if (frame.count >= a.high) return kNoNode;
+        const NodeId value = frame.count < a.prefix.size() ? a.prefix[frame.count] : a.rest;
+        return value != kNoNode && fits(value, frame) ? value : kNoNode;
+    }
+    void item(const FramePtr& frame) {
+        const NodeId value = item_node(*frame);
+        if (value == kNoNode) return;
+        FramePtr next = moved(frame, Frame::ArrayItem);
+        ++next->count;
+        begin(value, next);
+    }
+    void after_item(const FramePtr& frame) {
+        const ArraySpec& a = *g.node(frame->node).array;
+        if (frame->count >= a.low) read(g.close_array, moved(frame, Frame::Close));
+        if (item_node(*frame) != kNoNode) read(g.comma, moved(frame, Frame::ArrayComma));
+    }
+
+    // --- objects ---
+    uint32_t required_left(const Frame& f) const {
+        const ObjectSpec& o = *g.node(f.node).object;
+        if (!g.options().any_order) return o.required_from[f.index];
+        uint32_t left = 0;
+        for (uint32_t i = 0; i < o.properties.size(); ++i)
+            if (o.properties[i].required && !seen(f, i)) ++left;
+        return left;
+    }
+    static bool seen(const Frame& f, uint32_t i) {
+        return f.seen && i / 64 < f.seen->declared.size() && ((f.seen->declared[i / 64] >> (i % 64)) & 1);
+    }
+    bool may_close(const Frame& f) const {
+        return f.count >= g.node(f.node).object->low && required_left(f) == 0;
+    }
+
+    // Which declared names may come next, and whether an extra key may.
+    struct Choice {
+        OrderFilter declared;
+        bool any_declared = false;
+        bool extra = false;
+    };
+    Choice choose(const Frame& f) const {
+        const ObjectSpec& o = *g.node(f.node).object;
+        Choice out;
+        if (f.count >= o.high) return out;
+        const uint32_t required = required_left(f);
+        const bool optional_fits = saturating_add(f.count + 1, required) <= o.high;
+        const auto n = static_cast<uint32_t>(o.properties.size());
+        auto usable = [&](uint32_t i) {
+            return g.alive(o.properties[i].value) && fits(o.properties[i].value, f) && (o.properties[i].required || optional_fits);
+        };
+        const bool extras_live = o.extra_keys != kEmpty && optional_fits && extra_left(f, o);
+        if (g.options().any_order) {
+            out.declared.bits.assign(n / 64 + 1, 0);
+            for (uint32_t i = 0; i < n; ++i)
+                if (!seen(f, i) && usable(i)) {
+                    out.declared.bits[i / 64] |= uint64_t{1} << (i % 64);
+                    out.any_declared = true;
+                }
+            out.extra = extras_live;
+            return out;
+        }
+        // Schema order: up to the next required name, as far as the rest can still reach the lower count.
+        const uint32_t extras = extra_supply(f, o);
+        out.declared.low = n;
+        out.declared.high = 0;
+        bool gaps = false;
+        for (uint32_t i = f.index; i < n; ++i) {
+            const bool enough = saturating_add(saturating_add(f.count + 1, o.possible_from[i + 1]), extras) >= o.low;
+            if (usable(i) && enough) {
+                if (!out.any_declared) out.declared.low = i;
+                out.declared.high = i;
+                out.any_declared = true;
+            } else if (g.alive(o.properties[i].value)) {
+                gaps = true;
+            }
+            if (o.properties[i].required) break;
+        }
+        if (gaps && out.any_declared) {
+            out.declared.bits.assign(n / 64 + 1, 0);
+            for (uint32_t i = out.declared.low; i <= out.declared.high; ++i)
+                if (usable(i) && saturating_add(saturating_add(f.count + 1, o.possible_from[i + 1]), extras) >= o.low)
+                    out.declared.bits[i / 64] |= uint64_t{1} << (i % 64);
+            out.declared.low = 0, out.declared.high = kInfinite;
+        }
+        out.extra = extras_live && required == 0 && saturating_add(f.count, extras) >= o.low;
+        return out;
+    }
+    uint32_t extra_supply(const Frame& f, const ObjectSpec& o) const {
+        const auto used = static_cast<uint32_t>(f.seen ? f.seen->extras.size() : 0);
+        if (o.extra_keys == kEmpty) return 0;
+        return o.extra_count >= std::max(o.low, 1u) ? kInfinite / 2 : o.extra_count - std::min(used, o.extra_count);
+    }
+    bool extra_left(const Frame& f, const ObjectSpec& o) const {
+        for (const auto& [keys, value] : o.extras)
+            if (g.alive(value) && fits(value, f)) return true;
+        return false;
+    }
+    // A comma may only be read when a key can follow: with finitely many extra keys that asks the key language itself.
+    bool has_member(const Frame& f) const { return key_expr(f) != kEmpty; }
+
+    // Remembered where it depends on the next property alone: the common case, and the costly one to build.
+    ExprId key_expr(const Frame& f) const {
+        const ObjectSpec& o = *g.node(f.node).object;
+        const bool simple = !f.seen && o.low == 0 && o.high == kInfinite && saturating_add(f.nesting, o.deepest) <= g.options().max_nesting;
+        if (!simple) return key_expr(f, choose(f));
+        std::lock_guard<std::mutex> lock(o.memo->mutex);
+        auto [it, fresh] = o.memo->keys.try_emplace(f.index, kEmpty);
+        if (fresh) it->second = key_expr(f, choose(f));
+        return it->second;
+    }
+    ExprId key_expr(const Frame& f, const Choice& choice) const {
+        const ObjectSpec& o = *g.node(f.node).object;
+        ExprId extra = kEmpty;
+        if (choice.extra) {
+            std::vector<ExprId> parts;
+            bool all_fit = true;
+            for (const auto& [keys, value] : o.extras)
+                if (g.alive(value)) {
+                    if (fits(value, f)) parts.push_back(keys);
+                    else all_fit = false;
+                }
+            extra = all_fit ? o.extra_keys : g.exprs().intersect({o.extra_keys, g.exprs().alternate(parts)});
+            if (f.seen && !f.seen->extras.empty())
+                extra = g.exprs().intersect({extra, g.exprs().complement(g.exprs().strings(f.seen->extras))});
+            if (!g.exprs().live(extra)) extra = kEmpty;
+        }
+        if (!choice.any_declared && extra == kEmpty) return kEmpty;
+        return g.key(o, choice.any_declared ? &choice.declared : nullptr, extra);
+    }
+    void members(const FramePtr& frame) {
+        const ExprId keys = key_expr(*frame);
+        read(keys, moved(frame, Frame::ObjectKey), static_cast<uint32_t>(text.size()));
+    }
+
+    uint32_t key_start = 0;  // of the key lexeme that just ended
+
+    void after_key(const FramePtr& frame) {
+        const ObjectSpec& o = *g.node(frame->node).object;
+        const std::string key = decode_key(std::string_view(text).substr(key_start));
+        FramePtr next = moved(frame, Frame::ObjectColon);
+        ++next->count;
+        const auto declared = o.by_name.find(key);
+        const bool any_order = g.options().any_order;
+        if (declared != o.by_name.end()) {
+            next->index = declared->second + 1;
+            next->value = o.properties[declared->second].value;
+            if (any_order) {
+                auto now = std::make_shared<Seen>(frame->seen ? *frame->seen : Seen{});
+                now->declared.resize(o.properties.size() / 64 + 1, 0);
+                now->declared[declared->second / 64] |= uint64_t{1} << (declared->second % 64);
+                next->seen = std::move(now);
+            }
+        } else {
+            next->index = static_cast<uint32_t>(o.properties.size());
+            for (const auto& [keys, value] : o.extras)
+                if (g.alive(value) && g.exprs().matches(keys, key)) {
+                    next->value = value;
+                    break;
+                }
+            auto now = std::make_shared<Seen>(frame->seen ? *frame->seen : Seen{});
+            now->extras.insert(std::lower_bound(now->extras.begin(), now->extras.end(), key), key);
+            next->seen = std::move(now);
+        }
+        read(g.colon, next);
+    }
+};
+
+State Machine::start() const {
+    static const std::string kNothing;
+    Step step{grammar_, kNothing, {}, {}, {}};
+    FramePtr root(new Frame);
+    if (grammar_.margin == kEpsilon) {
+        step.begin(grammar_.root(), root);
+    } else {
+        auto* lead = new Frame;  // leading blanks
+        lead->phase = Frame::Lead;
+        lead->parents.push_back(root);
+        FramePtr shared(lead);
+        step.read(grammar_.margin, shared);
+    }
+    return std::move(step.out);
+}
+
+State Machine::step(const State& state, uint8_t byte, const std::string& text) const {
+    Step step{grammar_, text, {}, {}, {}};
+    for (const Top& top : state.tops) {
+        const ExprId next = grammar_.exprs().next(top.expr, byte);
+        if (next == kEmpty) continue;
+        if (next != kEpsilon) step.add(next, top.frame, top.start);
+        if (grammar_.exprs().nullable(next)) {
+            step.key_start = top.start;
+            step.done(top.frame);
+        }
+    }
+    return std::move(step.out);
+}
+
+State Machine::finish(const Top& top, const std::string& text) const {
+    Step step{grammar_, text, {}, {}, {}};
+    step.key_start = top.start;
+    step.done(top.frame);
+    return std::move(step.out);
+}
+
+ByteSet Machine::first(const State& state) const {
+    ByteSet out;
+    for (const Top& top : state.tops) out = out | grammar_.exprs().expansion(top.expr)->first;
+    return out;
+}
+
+// --- shortest completion --------------------------------------------------------------------------------------------
+
+uint32_t Machine::cost_parents(const Frame& frame) const {
+    uint32_t best = kInfinite;
+    for (const FramePtr& parent : frame.parents) best = std::min(best, cost_after(*parent));
+    return best;
+}
+
+// Bytes still needed once what `frame` awaits has ended.
+uint32_t Machine::cost_after(const Frame& frame) const {
+    const Grammar& g = grammar_;
+    switch (frame.phase) {
+        case Frame::Root:
+        case Frame::Tail: return 0;
+        case Frame::Lead: return g.cost(g.root());
+        case Frame::Close: return cost_parents(frame);
+        case Frame::Sequence: {
+            uint32_t sum = cost_parents(frame);
+            const auto& kids = g.node(frame.node).kids;
+            for (size_t i = frame.index; i < kids.size(); ++i) sum = saturating_add(sum, g.cost(kids[i]));
+            return sum;
+        }
+        case Frame::ArrayOpen:
+        case Frame::ArrayItem:
+        case Frame::ArrayComma: {
+            const ArraySpec& a = *g.node(frame.node).array;
+            uint32_t sum = saturating_add(cost_parents(frame), 1), count = frame.count;
+            const uint32_t target = std::max(a.low, frame.phase == Frame::ArrayComma ? count + 1 : count);
+            if (target > count && frame.phase == Frame::ArrayItem) sum = saturating_add(sum, target - count);
+            else if (target > count) sum = saturating_add(sum, target - count - 1);
+            for (; count < target && count < a.prefix.size(); ++count) sum = saturating_add(sum, g.cost(a.prefix[count]));
+            if (count < target) sum = saturating_add(sum, saturating_mul(a.rest == kNoNode ? kInfinite : g.cost(a.rest), target - count));
+            return sum;
+        }
+        default: break;
+    }
+    const ObjectSpec& o = *g.node(frame.node).object;
+    uint32_t sum = saturating_add(cost_parents(frame), 1);
+    if (frame.phase == Frame::ObjectKey) sum = saturating_add(sum, 8);  // which member is not known yet
+    if (frame.phase == Frame::ObjectColon) sum = saturating_add(sum, g.cost(frame.value));
+    uint32_t required = 0;
+    const bool any_order = g.options().any_order;
+    for (uint32_t i = any_order ? 0 : frame.index; i < o.properties.size(); ++i) {
+        const Property& p = o.properties[i];
+        if (!p.required || (any_order && Step::seen(frame, i))) continue;
+        ++required;
+        sum = saturating_add(sum, saturating_add(static_cast<uint32_t>(p.name.size()) + 4, g.cost(p.value)));
+    }
+    if (frame.count + required < o.low) {
+        uint32_t member = o.extra_cost;
+        for (const Property& p : o.properties)
+            if (!p.required && g.alive(p.value)) member = std::min(member, saturating_add(static_cast<uint32_t>(p.name.size()) + 4, g.cost(p.value)));
+        sum = saturating_add(sum, saturating_mul(member, o.low - frame.count - required));
+    }
+    return sum;
+}
+
+uint32_t Machine::cost(const Top& top) const {
+    return saturating_add(grammar_.exprs().shortest_length(top.expr), cost_after(*top.frame));
+}
+
+// The rest of the next required name, when the key read so far can still become it: shorter keys would only delay it.
+std::string Machine::required_key(const Top& top, const std::string& text) const {
+    const Frame& frame = *top.frame;
+    if (frame.phase != Frame::ObjectKey) return {};
+    const ObjectSpec& o = *grammar_.node(frame.node).object;
+    const bool any_order = grammar_.options().any_order;
+    for (uint32_t i = any_order ? 0 : frame.index; i < o.properties.size(); ++i) {
+        if (!o.properties[i].required || (any_order && Step::seen(frame, i))) continue;
+        const std::string spelled = "\"" + json_spelling(o.properties[i].name) + "\"";
+        const std::string_view read = std::string_view(text).substr(top.start);
+        if (spelled.compare(0, read.size(), read) == 0) {
+            const std::string rest = spelled.substr(read.size());
+            if (grammar_.exprs().matches(top.expr, rest)) return rest;
+        }
+        if (!any_order) break;
+    }
+    return {};
+}
+
+std::string Machine::shortest_completion(State state, std::string text) const {
+    const size_t begin = text.size();
+    while (!state.can_end) {
+        if (text.size() - begin > grammar_.options().max_completion_bytes)
+            throw LimitExceeded("the shortest completion is longer than " + std::to_string(grammar_.options().max_completion_bytes) + " bytes");
+        const Top* best = nullptr;
+        uint32_t best_cost = kInfinite;
+        for (const Top& top : state.tops) {
+            const uint32_t total = cost(top);
+            if (!best || total < best_cost) best = &top, best_cost = total;
+        }
+        if (!best) throw LimitExceeded("no text completes this state");
+        std::string path = required_key(*best, text);
+        if (path.empty()) path = grammar_.exprs().shortest(best->expr);
+        if (path.empty()) {
+            // The lexeme may end here; its followers are already tops of this state, so read on along another one.
+            best = nullptr;
+            for (const Top& top : state.tops) {
+                if (grammar_.exprs().nullable(top.expr)) continue;
+                const uint32_t total = cost(top);
+                if (!best || total < best_cost) best = &top, best_cost = total;
+            }
+            if (!best) throw LimitExceeded("no text completes this state");
+            path = grammar_.exprs().shortest(best->expr);
+        }
+        for (char c : path) {
+            text.push_back(c);
+            state = step(state, static_cast<uint8_t>(c), text);
+        }
+    }
+    return text.substr(begin);
+}
+
+}  // namespace safegen
