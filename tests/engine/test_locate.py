@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import socket
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -151,26 +152,76 @@ def test_local_models_are_listed_with_kind_and_bytes(hub_cache: Path, monkeypatc
         assert locate_model(entry.name) == entry.path
 
 
-def test_pull_fetches_weights_without_code_only(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
+def test_snapshot_without_main_is_listed_by_its_commit(hub_cache: Path) -> None:
+    folder = _cache_model(hub_cache, "org/name", ["config.json", "a.safetensors"], revision="v1")
+    listed = next(entry for entry in list_local_models() if entry.kind == "safetensors")
+    assert listed.name == f"org/name@{folder.name}"
+    assert locate_model(listed.name) == folder
 
-    def snapshot(repo_id: str, **kwargs: Any) -> str:
-        asked.update(kwargs, repo_id=repo_id)
-        return str(_cache_model(hub_cache, repo_id, ["config.json", "model.safetensors", "q.gguf"]))
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
-    assert pull_model("org/name@v1").name == "0123456789abcdef0123456789abcdef01234567"
-    assert (asked["repo_id"], asked["revision"]) == ("org/name", "v1")
-    assert not [pattern for pattern in asked["allow_patterns"] if pattern.endswith((".bin", ".py", ".pt", "*"))]
-    assert pull_model("org/name/q.gguf").name == "q.gguf"
-    assert asked["allow_patterns"][0] == "q.gguf"
+class _Hub:
+    """Stands in for the Hub: a listing of files, and a record of what was asked for."""
+
+    def __init__(self, cache: Path, listed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cache, self.listed, self.asked = cache, listed, dict[str, Any]()
+        monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda repo_id, revision: self.listed)
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", self.snapshot)
+
+    def snapshot(self, repo_id: str, **kwargs: Any) -> str:
+        self.asked = kwargs | {"repo_id": repo_id}
+        wanted = [
+            name
+            for name in self.listed
+            if any(fnmatch(name, pattern) for pattern in kwargs["allow_patterns"])
+            and not any(fnmatch(name, pattern) for pattern in kwargs["ignore_patterns"])
+        ]
+        return str(_cache_model(self.cache, repo_id, wanted))
+
+
+def test_pull_fetches_neither_pickles_nor_code_nor_second_copies(
+    hub_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = [
+        "config.json",
+        "model-1.safetensors",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+    ]
+    bad = [
+        "pytorch_model.bin",
+        "modeling_x.py",
+        "model.pt",
+        "consolidated.safetensors",
+        "original/params.json",
+        "q.gguf",
+    ]
+    hub = _Hub(hub_cache, good + bad, monkeypatch)
+    folder = pull_model("org/name@v1")
+    assert (hub.asked["repo_id"], hub.asked["revision"]) == ("org/name", "v1")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(good)
+
+
+def test_pull_takes_one_of_several_gguf_files(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = _Hub(hub_cache, ["a.gguf", "sub/b.gguf", "mmproj.gguf", "config.json"], monkeypatch)
+    with pytest.raises(ModelLoadError, match=r"2 GGUF files: a\.gguf, sub/b\.gguf.*pull org/name/a\.gguf"):
+        pull_model("org/name")
+    with pytest.raises(ModelLoadError, match=r"holds no c\.gguf.*a\.gguf"):
+        pull_model("org/name/c.gguf")
+    assert not hub.asked
+    assert pull_model("org/name/sub/b.gguf").name == "b.gguf"
+    hub.listed = ["a.gguf", "README.md"]
+    assert pull_model("org/one").name == "a.gguf"
+    hub.listed = ["README.md", "pytorch_model.bin"]
+    with pytest.raises(ModelLoadError, match="neither safetensors nor GGUF"):
+        pull_model("org/none")
 
 
 def test_failed_pull_gives_the_reason(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def snapshot(repo_id: str, **kwargs: Any) -> str:
+    def unreachable(repo_id: str, **kwargs: Any) -> Any:
         raise OSError("no route to host")
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", unreachable)
     with pytest.raises(ModelLoadError, match="no route to host"):
         pull_model("org/name")
     with pytest.raises(ModelLoadError, match="no Hub id"):
