@@ -30,7 +30,7 @@ from safegen.engine.tokenizer_parts import Backends, TokenizerParts
 from safegen.errors import ModelLoadError, RequestError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tokenizer:
     """Build it with `load` (or `from_gguf_metadata`, for a file that is open already).
 
@@ -38,11 +38,11 @@ class Tokenizer:
     model has none. chat_template: the template's text, None if the model has none (a plain layout is used then).
     """
 
-    token_bytes: Sequence[bytes | None]
+    token_bytes: Sequence[bytes | None] = field(repr=False)
     stop_ids: frozenset[int]
     bos_id: int | None
     eos_id: int | None
-    chat_template: str | None
+    chat_template: str | None = field(repr=False)
     _backends: Backends = field(repr=False)
     _control: ControlTokens = field(repr=False)
     _prefix_ids: tuple[int, ...] = field(repr=False)

@@ -100,7 +100,7 @@ def test_default_model_is_ready_in_half_a_second(default_path: Path) -> None:
         Tokenizer.load(default_path)
         return time.process_time() - begin
 
-    assert min(seconds() for _ in range(3)) < 0.5
+    assert min(seconds() for _ in range(5)) < 0.5
 
 
 def test_stop_ids_are_the_union_of_keys_and_end_of_turn_strings(default: Tokenizer) -> None:

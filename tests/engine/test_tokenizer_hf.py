@@ -228,6 +228,7 @@ def test_tokenizer_cannot_be_changed(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         tokenizer.bos_id = 3  # type: ignore[misc]
     assert isinstance(tokenizer.token_bytes, tuple)
+    assert len(repr(tokenizer)) < 200 and len({tokenizer, tokenizer}) == 1
 
 
 def test_byte_map_is_a_bijection_and_raw_text_is_not_taken_for_bytes() -> None:
