@@ -1,0 +1,154 @@
+"""JSON Schema (draft 2020-12, older drafts by mapping) to programs of the native constraint machine.
+
+    document -> terms -> canonical shapes -> nodes
+    (documents)  (terms)  (reader, canonical)  (lowering)
+
+A schema is compiled exactly or refused with the JSON Pointer and keyword of what cannot be held; the language is never
+a superset of what a validator accepts. Nothing is fetched, and no validator library is called.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Literal
+
+from safegen._native import Builder, LimitExceeded, Program
+from safegen.errors import SchemaError
+from safegen.grammars.json_schema.canonical import Algebra
+from safegen.grammars.json_schema.documents import Document, SchemaValue
+from safegen.grammars.json_schema.loader import load_schema
+from safegen.grammars.json_schema.lowering import Lowering
+from safegen.grammars.json_schema.reader import Reader
+from safegen.grammars.options import Limits, SchemaOptions
+
+__all__ = ["CompiledSchema", "Finding", "check_json_schema", "compile_json_schema"]
+
+Schema = dict[str, Any] | bool | str
+_MAX_REFUSALS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How one keyword occurrence is handled. pointer: JSON Pointer of the schema object that holds the keyword."""
+
+    pointer: str
+    keyword: str
+    handling: Literal["enforced", "verified", "refused"]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledSchema:
+    program: Program
+    findings: tuple[Finding, ...]
+    compile_ms: float
+
+
+def compile_json_schema(
+    schema: Schema,
+    options: SchemaOptions | None = None,
+    limits: Limits | None = None,
+    *,
+    make_builder: Callable[..., Builder] = Builder,
+) -> CompiledSchema:
+    """Compile a schema, given as a dict, a boolean or JSON text.
+
+    Raises SchemaError (pointer, keyword, hint) when the schema is invalid, cannot be satisfied, holds something that
+    cannot be enforced, or passes a limit.
+    """
+    started = perf_counter()
+    options, limits = options or SchemaOptions(), limits or Limits()
+    document = Document(load_schema(schema, limits))
+    program = _build(document, options, limits, make_builder)
+    return CompiledSchema(program, _findings(document), (perf_counter() - started) * 1e3)
+
+
+def check_json_schema(
+    schema: Schema,
+    options: SchemaOptions | None = None,
+    limits: Limits | None = None,
+    *,
+    make_builder: Callable[..., Builder] = Builder,
+) -> list[Finding]:
+    """How every keyword occurrence of a schema is handled, refused ones included. Raises nothing for a bad schema."""
+    options, limits = options or SchemaOptions(), limits or Limits()
+    try:
+        root = load_schema(schema, limits)
+        document = Document(root, collect=True)
+    except SchemaError as error:
+        return [_refusal(error)]
+    refused = [_refusal(problem) for problem in document.problems]
+    if not refused:
+        refused = _refusals(root, options, limits, make_builder)
+    places = {(finding.pointer, finding.keyword) for finding in refused}
+    others = (finding for finding in _findings(document) if (finding.pointer, finding.keyword) not in places)
+    return [*refused, *others]
+
+
+def _build(document: Document, options: SchemaOptions, limits: Limits, make_builder: Callable[..., Builder]) -> Program:
+    builder = make_builder(
+        max_states=limits.max_states,
+        whitespace=limits.max_whitespace if options.whitespace == "flexible" else 0,
+        any_order=options.property_order == "any",
+        any_spelling=options.spelling == "any",
+        max_digits=limits.max_digits,
+        max_exponent_digits=limits.max_exponent_digits,
+    )
+    algebra = Algebra(builder, limits)
+    reader = Reader(document, algebra, options, limits)
+    try:
+        return builder.build(Lowering(reader, algebra, options, limits).root_node(reader.root()))
+    except LimitExceeded as error:
+        raise SchemaError(f"the schema needs too large an automaton: {error}", hint="Raise max_states.") from error
+    except RecursionError:
+        raise SchemaError("the schema nests too deeply", hint="Flatten allOf, anyOf and $ref chains.") from None
+
+
+def _findings(document: Document) -> tuple[Finding, ...]:
+    noted = {(pointer, keyword) for pointer, keyword, _ in document.notes}
+    enforced = (place for place in document.occurrences if place not in noted)
+    return (
+        *(Finding(pointer, keyword, "enforced") for pointer, keyword in enforced),
+        *(Finding(pointer, keyword, "enforced", note) for pointer, keyword, note in document.notes),
+    )
+
+
+def _refusal(error: SchemaError) -> Finding:
+    return Finding(error.pointer, error.keyword or "", "refused", error.reason)
+
+
+def _refusals(
+    root: SchemaValue, options: SchemaOptions, limits: Limits, make_builder: Callable[..., Builder]
+) -> list[Finding]:
+    """Compile again and again, each time without the keyword that was refused last."""
+    found: list[Finding] = []
+    remaining = copy.deepcopy(root)
+    for _ in range(_MAX_REFUSALS):
+        try:
+            _build(Document(remaining), options, limits, make_builder)
+            return found
+        except SchemaError as error:
+            found.append(_refusal(error))
+            if error.keyword is None or not _delete(remaining, error.pointer, error.keyword):
+                return found
+    return found
+
+
+def _delete(root: SchemaValue, pointer: str, keyword: str) -> bool:
+    """Take one keyword out of a document; False when it is not there."""
+    current: Any = root
+    for raw in pointer.split("/")[1:]:
+        token = raw.replace("~1", "/").replace("~0", "~")
+        if isinstance(current, list) and token.isdecimal() and int(token) < len(current):
+            current = current[int(token)]
+        elif isinstance(current, dict) and token in current:
+            current = current[token]
+        else:
+            return False
+    if not isinstance(current, dict) or keyword not in current:
+        return False
+    del current[keyword]
+    return True

@@ -1,0 +1,202 @@
+"""One schema document: its resources, anchors and references, and the check of every keyword value in it.
+
+`Document` walks all schema positions once, with its own stack. It checks keyword values against the dialect of their
+resource, registers `$id` and anchors, and notes what is worth telling (`notes`). References are resolved inside the
+document only: nothing is ever fetched. A reference may also point at a place that is no schema position; what lies
+there is then walked as a schema when it is first used.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+from safegen.errors import SchemaError
+from safegen.grammars.json_schema import keyword_syntax
+from safegen.grammars.json_schema.dialects import DRAFT_2020, Dialect, dialect_of
+from safegen.grammars.json_schema.loader import escape_token
+
+SchemaValue = dict[str, Any] | bool
+_ANNOTATIONS = frozenset(
+    (
+        *("$schema", "$vocabulary", "$comment", "$defs", "definitions", "title", "description", "default", "examples"),
+        *("readOnly", "writeOnly", "deprecated", "contentEncoding", "contentMediaType", "contentSchema"),
+        *("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "id"),
+    )
+)
+_ALL_WORDS = frozenset(keyword_syntax.CHECKS) - _ANNOTATIONS
+
+
+class Document:
+    """collect: keep going at a problem and gather it in `problems`, instead of raising it."""
+
+    def __init__(self, root: SchemaValue, *, collect: bool = False) -> None:
+        self.root = root
+        self.collect = collect
+        self.problems: list[SchemaError] = []
+        self.occurrences: list[tuple[str, str]] = []  # (pointer, keyword) of every assertion and applicator
+        self.notes: list[tuple[str, str, str]] = []  # (pointer, keyword, what a reader should know)
+        self.dialects: dict[str, Dialect] = {}
+        self.resources: dict[str, tuple[SchemaValue, str]] = {}
+        self.anchors: dict[tuple[str, str], tuple[SchemaValue, str]] = {}
+        self.dynamic_anchors: dict[str, int] = {}
+        self.has_recursive_anchor = False
+        self.tracks_evaluation = False
+        self._walked: set[int] = set()
+        self.root_uri = ""
+        if isinstance(root, dict):
+            self.dialects[""] = dialect_of(root, "", DRAFT_2020)
+            self.root_uri = self.base_of(root, "")
+            self.dialects[self.root_uri] = self.dialects[""]
+        self.resources[""] = self.resources[self.root_uri] = (root, "")
+        self.walk(root, "", "")
+
+    # Walking.
+
+    def dialect(self, base_uri: str) -> Dialect:
+        return self.dialects.get(base_uri) or self.dialects.get("") or DRAFT_2020
+
+    def base_of(self, schema: SchemaValue, base_uri: str) -> str:
+        """URI of the resource that `schema`, found inside the resource `base_uri`, belongs to."""
+        if not isinstance(schema, dict):
+            return base_uri
+        dialect = self.dialect(base_uri)
+        if "$schema" in schema:
+            dialect = dialect_of(schema, "", dialect)
+        identifier = schema.get(dialect.id_keyword)
+        if not isinstance(identifier, str) or identifier.startswith("#"):
+            return base_uri
+        if "$ref" in schema and not dialect.ref_siblings:
+            return base_uri
+        return urljoin(base_uri, identifier).removesuffix("#")
+
+    def walk(self, schema: SchemaValue, pointer: str, base_uri: str) -> None:
+        stack = [(schema, pointer, base_uri)]
+        while stack:
+            current, place, base = stack.pop()
+            if not isinstance(current, dict) or id(current) in self._walked:
+                continue
+            self._walked.add(id(current))
+            if "$id" in current or "id" in current:
+                base = self._enter_resource(current, place, base)
+            dialect = self.dialect(base)
+            self._check(current, place, dialect)
+            if "$anchor" in current or "$dynamicAnchor" in current or "$recursiveAnchor" in current:
+                self._register_anchors(current, place, base, dialect)
+            if "$ref" in current and not dialect.ref_siblings:
+                # Its siblings are ignored, yet definitions beside a reference are still places to point at.
+                inner = {word: current[word] for word in ("definitions",) if word in current}
+                stack += [(sub, place + path, base) for sub, path in keyword_syntax.subschemas(inner, dialect)]
+            else:
+                stack += [(sub, place + path, base) for sub, path in keyword_syntax.subschemas(current, dialect)]
+
+    def _enter_resource(self, schema: dict[str, Any], place: str, base: str) -> str:
+        dialect = self.dialect(base)
+        identifier = schema.get(dialect.id_keyword)
+        if isinstance(identifier, str) and identifier.startswith("#") and len(identifier) > 1:
+            self.anchors.setdefault((base, identifier[1:]), (schema, place))
+        uri = self.base_of(schema, base)
+        if uri != base:
+            self.dialects.setdefault(uri, dialect_of(schema, place, dialect))
+            first, _ = self.resources.setdefault(uri, (schema, place))
+            if first is not schema and first is not self.root:
+                self._report(f"the $id {uri!r} names two schemas", place, dialect.id_keyword)
+        return uri
+
+    def _register_anchors(self, schema: dict[str, Any], place: str, base: str, dialect: Dialect) -> None:
+        for word in ("$anchor", "$dynamicAnchor"):
+            name = schema.get(word)
+            if word not in dialect.keywords or not isinstance(name, str):
+                continue
+            first, _ = self.anchors.setdefault((base, name), (schema, place))
+            if first is not schema:
+                self._report(f"the anchor {name!r} names two schemas", place, word)
+            if word == "$dynamicAnchor":
+                self.dynamic_anchors[name] = self.dynamic_anchors.get(name, 0) + 1
+        self.has_recursive_anchor = self.has_recursive_anchor or schema.get("$recursiveAnchor") is True
+
+    def _check(self, schema: dict[str, Any], place: str, dialect: Dialect) -> None:
+        known = dialect.keywords
+        for word, value in schema.items():
+            if word in known:
+                bad = keyword_syntax.problem(word, value, dialect)
+                if bad is not None:
+                    self._report(f"{word} {bad}", place, word)
+                    if self.collect:
+                        self._walked.discard(id(schema))
+                if word not in _ANNOTATIONS:
+                    self.occurrences.append((place, word))
+                if word.startswith("unevaluated"):
+                    self.tracks_evaluation = True
+            elif word not in _ANNOTATIONS:
+                self._note_unknown(word, place, dialect)
+
+    def _note_unknown(self, word: str, place: str, dialect: Dialect) -> None:
+        if word == "nullable":
+            self.notes.append((place, word, 'an annotation of OpenAPI 3.0; write type: [..., "null"] to allow null'))
+        elif word in _ALL_WORDS:
+            self.notes.append((place, word, f"not a keyword of {dialect.name}: it constrains nothing"))
+        elif close := get_close_matches(word.lower(), {known.lower(): None for known in _ALL_WORDS}, 1, 0.9):
+            meant = next(known for known in _ALL_WORDS if known.lower() == close[0])
+            self.notes.append((place, word, f"not a keyword: it constrains nothing; did you mean {meant!r}?"))
+
+    def _report(self, message: str, pointer: str, keyword: str) -> None:
+        error = SchemaError(message, pointer=pointer, keyword=keyword)
+        if not self.collect:
+            raise error
+        self.problems.append(error)
+
+    # References.
+
+    def resolve(self, reference: str, base_uri: str, pointer: str, keyword: str) -> tuple[SchemaValue, str, str]:
+        """(schema, pointer, base URI) that a reference names. Raises SchemaError."""
+        address, _, fragment = reference.partition("#")
+        uri = urljoin(base_uri, address) if address else base_uri
+        resource = self.resources.get(uri)
+        if resource is None:
+            raise SchemaError(
+                f"the reference {reference!r} leads outside of this document, and nothing is fetched",
+                pointer=pointer,
+                keyword=keyword,
+                hint="Put the schema under $defs.",
+            )
+        schema, place = resource
+        fragment = unquote(fragment)
+        if not fragment:
+            found, found_place, base = schema, place, uri
+        elif fragment.startswith("/"):
+            found, found_place, base = self._follow(schema, place, uri, fragment, reference, (pointer, keyword))
+        else:
+            anchored = self.anchors.get((uri, fragment))
+            if anchored is None:
+                raise SchemaError(f"no schema has the anchor {fragment!r}", pointer=pointer, keyword=keyword)
+            found, found_place = anchored
+            base = uri
+        base = self.base_of(found, base) if found is not schema else base
+        if isinstance(found, dict) and id(found) not in self._walked:
+            self.walk(found, found_place, base)
+        return found, found_place, base
+
+    def _follow(
+        self, schema: Any, place: str, base: str, fragment: str, reference: str, blame: tuple[str, str]
+    ) -> tuple[SchemaValue, str, str]:
+        current = schema
+        for raw in fragment.split("/")[1:]:
+            if isinstance(current, dict) and current is not schema:
+                base = self.base_of(current, base)
+            token = raw.replace("~1", "/").replace("~0", "~")
+            if isinstance(current, dict) and token in current:
+                current = current[token]
+            elif isinstance(current, list) and token.isdecimal() and int(token[:9]) < len(current):
+                current = current[int(token)]
+            else:
+                raise SchemaError(f"the reference {reference!r} points at nothing", pointer=blame[0], keyword=blame[1])
+            place = f"{place}/{escape_token(token)}"
+        if not isinstance(current, (dict, bool)):
+            raise SchemaError(
+                f"the reference {reference!r} points at a {type(current).__name__}, not a schema",
+                pointer=blame[0],
+                keyword=blame[1],
+            )
+        return current, place, base

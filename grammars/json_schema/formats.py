@@ -1,0 +1,159 @@
+r"""The formats of JSON Schema 2020-12 as regular languages over the decoded text, written as ECMA-262 regexes.
+
+Sources: RFC 3339 (dates and times; leap seconds only where the time in UTC is 23:59:60), RFC 4122, 5321, 6531, 1123,
+2673, 4291, 3986, 3987, 6570, 6901 and ISO 8601 durations as in RFC 3339 appendix A. `regex` is not regular and
+`idn-hostname` needs tables of IDNA, so these two are unknown here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from safegen.grammars.regex_lowering import RegexLowering
+from safegen.grammars.regex_syntax import Pattern, parse_regex
+
+_DATE = (
+    r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+    r"|02-(?:0[1-9]|1\d|2[0-8]))"
+    r"|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+_OFFSET = r"(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+_TIME = rf"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?{_OFFSET}"
+
+
+def _leap_times() -> tuple[str, str]:
+    """Two regexes whose intersection is the leap seconds with an offset: hours that agree with 23 in UTC, and minutes
+    that agree with 59. Each couples one pair of fields; the carry between them is told by the offset's minutes."""
+    fraction = r"(?:\.\d+)?"
+    hours = (
+        rf"{hour:02}:[0-5]\d:60{fraction}(?:\+(?:{(hour + 1) % 24:02}:00|{hour:02}:(?:0[1-9]|[1-5]\d))"
+        rf"|-{23 - hour:02}:[0-5]\d)"
+        for hour in range(24)
+    )
+    minutes = (
+        rf"\d\d:{minute:02}:60{fraction}(?:\+\d\d:{(minute + 1) % 60:02}|-\d\d:{59 - minute:02})"
+        for minute in range(60)
+    )
+    return "|".join(hours), "|".join(minutes)
+
+
+_LEAP_UTC = r"23:59:60(?:\.\d+)?[Zz]"
+
+_SECONDS = r"\d+S"
+_MINUTES = rf"\d+M(?:{_SECONDS})?"
+_CLOCK = rf"T(?:\d+H(?:{_MINUTES})?|{_MINUTES}|{_SECONDS})"
+_DAYS = r"\d+D"
+_MONTHS = rf"\d+M(?:{_DAYS})?"
+_DURATION = rf"P(?:\d+W|(?:\d+Y(?:{_MONTHS})?|{_MONTHS}|{_DAYS})(?:{_CLOCK})?|{_CLOCK})"
+
+_UUID = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+
+_BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_IPV4 = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
+_H16 = r"[0-9A-Fa-f]{1,4}"
+_LS32 = rf"(?:{_H16}:{_H16}|{_IPV4})"
+_IPV6 = "(?:" + "|".join(
+    [
+        rf"(?:{_H16}:){{6}}{_LS32}",
+        rf"::(?:{_H16}:){{5}}{_LS32}",
+        rf"(?:{_H16})?::(?:{_H16}:){{4}}{_LS32}",
+        rf"(?:(?:{_H16}:){{0,1}}{_H16})?::(?:{_H16}:){{3}}{_LS32}",
+        rf"(?:(?:{_H16}:){{0,2}}{_H16})?::(?:{_H16}:){{2}}{_LS32}",
+        rf"(?:(?:{_H16}:){{0,3}}{_H16})?::{_H16}:{_LS32}",
+        rf"(?:(?:{_H16}:){{0,4}}{_H16})?::{_LS32}",
+        rf"(?:(?:{_H16}:){{0,5}}{_H16})?::{_H16}",
+        rf"(?:(?:{_H16}:){{0,6}}{_H16})?::",
+    ]
+) + ")"  # fmt: skip
+
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_LABELS = rf"{_LABEL}(?:\.{_LABEL})*"
+_HOSTNAME = rf"(?=.{{1,253}}$){_LABELS}"
+
+_ATEXT = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
+_QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
+_ADDRESS = rf"\[(?:{_IPV4}|IPv6:{_IPV6})\]"
+_EMAIL = rf"(?:{_ATEXT}+(?:\.{_ATEXT}+)*|{_QUOTED})@(?:{_LABELS}|{_ADDRESS})"
+_BEYOND = r"\u0080-\u{10FFFF}"
+_IDN_ATEXT = _ATEXT.replace("[", "[" + _BEYOND, 1)
+_IDN_QUOTED = _QUOTED.replace("[ !", "[" + _BEYOND + " !", 1)
+_IDN_LABEL = _LABEL.replace("[A-Z", "[" + _BEYOND + "A-Z")
+_IDN_EMAIL = rf"(?:{_IDN_ATEXT}+(?:\.{_IDN_ATEXT}+)*|{_IDN_QUOTED})@(?:{_IDN_LABEL}(?:\.{_IDN_LABEL})*|{_ADDRESS})"
+
+_UCS = "".join(
+    [r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF"]
+    + [rf"\u{{{plane:X}0000}}-\u{{{plane:X}FFFD}}" for plane in range(1, 14)]
+).replace(r"\u{E0000}", r"\u{E1000}")
+_PRIVATE = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
+
+
+def _uri(extra: str, query_extra: str, *, relative: bool) -> str:
+    """RFC 3986 (extra = "") or RFC 3987."""
+    escaped = r"%[0-9A-Fa-f]{2}"
+    plain = rf"A-Za-z0-9._~!$&'()*+,;=\-{extra}"
+    segment_char = rf"(?:[{plain}:@]|{escaped})"
+    future = rf"[Vv][0-9A-Fa-f]+\.[{plain.replace(extra, '') if extra else plain}:]+"
+    host = rf"(?:\[(?:{_IPV6}|{future})\]|(?:[{plain}]|{escaped})*)"
+    authority = rf"(?:(?:[{plain}:]|{escaped})*@)?{host}(?::\d*)?"
+    path = rf"(?:/{segment_char}*)*"
+    rooted = rf"/(?:{segment_char}+{path})?"
+    tail = rf"(?:\?(?:[{plain}:@/?{query_extra}]|{escaped})*)?(?:#(?:[{plain}:@/?]|{escaped})*)?"
+    absolute = rf"[A-Za-z][A-Za-z0-9+.\-]*:(?://{authority}{path}|{rooted}|{segment_char}+{path}|){tail}"
+    if not relative:
+        return absolute
+    first = rf"(?:[{plain}@]|{escaped})+"
+    return rf"{absolute}|(?://{authority}{path}|{rooted}|{first}{path}|){tail}"
+
+
+_VAR_CHAR = r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})"
+_VAR_SPEC = rf"{_VAR_CHAR}(?:\.?{_VAR_CHAR})*(?::[1-9]\d{{0,3}}|\*)?"
+_TEMPLATE_LITERAL = rf"[!#$&'(-;=?-\[\]_a-z~{_UCS}{_PRIVATE}]|%[0-9A-Fa-f]{{2}}"
+_URI_TEMPLATE = rf"(?:{_TEMPLATE_LITERAL}|\{{[+#./;?&=,!@|]?{_VAR_SPEC}(?:,{_VAR_SPEC})*\}})*"
+
+_POINTER = r"(?:/(?:[^~/]|~[01])*)*"
+
+_PATTERNS: dict[str, str] = {
+    "date": _DATE,
+    "duration": _DURATION,
+    "uuid": _UUID,
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "hostname": _HOSTNAME,
+    "email": _EMAIL,
+    "idn-email": _IDN_EMAIL,
+    "uri": _uri("", "", relative=False),
+    "uri-reference": _uri("", "", relative=True),
+    "iri": _uri(_UCS, _PRIVATE, relative=False),
+    "iri-reference": _uri(_UCS, _PRIVATE, relative=True),
+    "uri-template": _URI_TEMPLATE,
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:[+-](?:0|[1-9]\d*))?(?:#|{_POINTER})",
+}
+
+
+@cache
+def _parsed(pattern: str) -> Pattern:
+    return parse_regex(pattern)
+
+
+def _time(lower: RegexLowering) -> int:
+    hours, minutes = (lower.full(_parsed(pattern)) for pattern in _leap_times())
+    builder = lower.builder
+    everyday = [lower.full(_parsed(_TIME)), lower.full(_parsed(_LEAP_UTC))]
+    return builder.alternate([*everyday, builder.intersect([hours, minutes])])
+
+
+def _date_time(lower: RegexLowering) -> int:
+    return lower.builder.concat([lower.full(_parsed(_DATE)), lower.full(_parsed("[Tt]")), _time(lower)])
+
+
+_COMPOSED: dict[str, Callable[[RegexLowering], int]] = {"time": _time, "date-time": _date_time}
+
+KNOWN = frozenset(_PATTERNS) | frozenset(_COMPOSED)
+
+
+def format_expr(name: str, lower: RegexLowering) -> int:
+    """The language of a known format over decoded text."""
+    composed = _COMPOSED.get(name)
+    return composed(lower) if composed is not None else lower.full(_parsed(_PATTERNS[name]))

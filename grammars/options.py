@@ -1,0 +1,77 @@
+"""How texts of a schema may look, and how much a constraint may cost. Both are frozen and checked at construction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from safegen.errors import RequestError
+
+Whitespace = Literal["compact", "flexible"]
+PropertyOrder = Literal["schema", "any"]
+Spelling = Literal["canonical", "any"]
+Formats = Literal["assert", "known", "annotation"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """Which of the texts of one JSON value are legal.
+
+    whitespace: "compact" allows none outside strings; "flexible" allows runs of at most `Limits.max_whitespace`.
+    property_order: "schema" is first appearance in the schema, depth first, then required names that are not listed,
+    then further keys; "any" leaves the order free.
+    spelling: "canonical" gives listed names, const and enum values and integers one spelling; "any" allows all.
+    formats: "assert" enforces `format` and refuses unknown ones, "known" takes unknown ones as annotations,
+    "annotation" ignores the keyword.
+    """
+
+    whitespace: Whitespace = "compact"
+    property_order: PropertyOrder = "schema"
+    spelling: Spelling = "canonical"
+    formats: Formats = "assert"
+
+    def __post_init__(self) -> None:
+        allowed = {"whitespace": Whitespace, "property_order": PropertyOrder, "spelling": Spelling, "formats": Formats}
+        for field, choices in allowed.items():
+            value = getattr(self, field)
+            if value not in get_args(choices):
+                known = ", ".join(repr(choice) for choice in get_args(choices))
+                raise RequestError(f"{field}={value!r} is not one of {known}.", field=field, value=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of compilation and of the texts; passing one is a typed error that names it.
+
+    compile_deadline_s: seconds one compilation may take.
+    max_depth: levels of nesting in a schema, in its data and in a regex.
+    max_inline_depth: schemas applied to one value inside each other (allOf in anyOf in $ref ...).
+    max_schema_nodes: JSON values in a schema document.
+    max_alternatives: alternatives of one type after anyOf, oneOf, not and conditions are multiplied out.
+    max_pattern_chars: characters of one regex.
+    max_count_product: product of counts nested in a regex, as 10,000 for (a{100}){100}.
+    max_states: states of one automaton.
+    max_digits: digits of a number before the exponent. max_exponent_digits: digits of its exponent.
+    max_whitespace: characters of one run of whitespace under whitespace="flexible".
+    cache_bytes: bytes of mask cache of one constraint.
+    """
+
+    compile_deadline_s: float = 10.0
+    max_depth: int = 512
+    max_inline_depth: int = 64
+    max_schema_nodes: int = 1_000_000
+    max_alternatives: int = 4096
+    max_pattern_chars: int = 100_000
+    max_count_product: int = 1_000_000
+    max_states: int = 200_000
+    max_digits: int = 64
+    max_exponent_digits: int = 3
+    max_whitespace: int = 40
+    cache_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            wanted = (int, float) if field.name == "compile_deadline_s" else (int,)
+            if isinstance(value, bool) or not isinstance(value, wanted) or not value > 0:
+                raise RequestError(f"{field.name}={value!r} must be a positive number.", field=field.name, value=value)

@@ -1,0 +1,62 @@
+"""Regex and Choice constraints: one lexeme, no structure.
+
+A regex is matched from end to end; anchors that repeat this are harmless. The language is that of ECMA-262 with the
+`u` flag (see `regex_syntax`), recognised by a lazily determinised automaton, never by backtracking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from safegen._native import Builder, LimitExceeded, Program
+from safegen.errors import GrammarError
+from safegen.grammars.options import Limits
+from safegen.grammars.regex_lowering import RegexLowering
+from safegen.grammars.regex_syntax import parse_regex
+
+
+def compile_regex(
+    pattern: str, limits: Limits | None = None, *, make_builder: Callable[..., Builder] = Builder
+) -> Program:
+    """Compile `pattern` to the texts it matches from end to end.
+
+    Raises GrammarError when it is invalid (with the column), uses something that is not supported, passes a limit, or
+    matches no text at all.
+    """
+    limits = limits or Limits()
+    tree = parse_regex(
+        pattern, max_depth=limits.max_depth, max_chars=limits.max_pattern_chars, max_count=limits.max_count_product
+    )
+    builder = make_builder(max_states=limits.max_states)
+    try:
+        expr = RegexLowering(builder).full(tree)
+        if builder.is_empty(expr):
+            raise GrammarError(f"The regex {pattern[:80]!r} matches no text.")
+        return builder.build(builder.lexeme(expr))
+    except LimitExceeded as error:
+        raise GrammarError(f"The regex {pattern[:80]!r} needs too large an automaton: {error}.") from error
+
+
+def compile_choice(
+    values: Sequence[str], limits: Limits | None = None, *, make_builder: Callable[..., Builder] = Builder
+) -> Program:
+    """Compile a choice between exact texts. Raises GrammarError for an empty list, a duplicate or a value that is no
+    text."""
+    limits = limits or Limits()
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise GrammarError(f"A choice takes a list of str, not {type(values).__name__}.")
+    if not values:
+        raise GrammarError("A choice needs at least one value.")
+    encoded: dict[bytes, None] = {}
+    for index, value in enumerate(values):
+        if not isinstance(value, str):
+            raise GrammarError(f"Choice value {index} is {type(value).__name__}, not str.")
+        try:
+            text = value.encode()
+        except UnicodeEncodeError:
+            raise GrammarError(f"Choice value {index} holds a lone surrogate, which no text can spell.") from None
+        if text in encoded:
+            raise GrammarError(f"Choice value {value[:80]!r} is listed twice.")
+        encoded[text] = None
+    builder = make_builder(max_states=limits.max_states)
+    return builder.build(builder.lexeme(builder.strings(list(encoded))))
