@@ -12,7 +12,7 @@ from safegen.kernels.api import AttentionPlan, KvLayer
 
 
 class Model(Protocol):
-    """A loaded decoder. Only the engine thread calls it; it keeps no state between calls but its weights."""
+    """A loaded decoder. Only the engine thread calls it; between calls it keeps its weights and its rope tables."""
 
     @property
     def config(self) -> ModelConfig: ...

@@ -16,6 +16,7 @@ import numpy as np
 
 from safegen.errors import ModelLoadError
 
+MAX_LAYERS = 1024
 RopeScaling = Literal["default", "linear", "llama3", "yarn", "factors"]
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -161,6 +162,13 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             self.fail(name, f"must be a finite number, found {value!r}")
         return float(value)
+
+    def layer_count(self, name: str) -> int:
+        """Checked before anything is made a layer: a corrupt count must not fill the memory."""
+        count = self.integer(name)
+        if not 1 <= count <= MAX_LAYERS:
+            self.fail(name, f"is {count}; it must lie in 1 .. {MAX_LAYERS}")
+        return count
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.get(name)

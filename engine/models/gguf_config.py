@@ -27,7 +27,7 @@ def base_config(file: GgufFile, architecture: str) -> ModelConfig:
     head_dim = fields.integer("attention.key_length", hidden_size // max(num_heads, 1))
     if fields.integer("attention.value_length", head_dim) != head_dim:
         fields.fail("attention.value_length", f"differs from the key length {head_dim}, which is not served")
-    num_layers, max_position = fields.integer("block_count"), fields.integer("context_length")
+    num_layers, max_position = fields.layer_count("block_count"), fields.integer("context_length")
     return ModelConfig(
         path=file.path,
         architecture=architecture,

@@ -44,7 +44,7 @@ def base_config(fields: Fields, architecture: str) -> ModelConfig:
         fields.fail("hidden_act", f"is {activation!r}; {architecture} is served with 'silu'")
     num_heads, hidden_size = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     head_dim = fields.integer("head_dim", hidden_size // max(num_heads, 1))
-    num_layers, max_position = fields.integer("num_hidden_layers"), fields.integer("max_position_embeddings")
+    num_layers, max_position = fields.layer_count("num_hidden_layers"), fields.integer("max_position_embeddings")
     return ModelConfig(
         path=fields.path,
         architecture=architecture,

@@ -107,6 +107,8 @@ class Decoder:
     head: Linear
 
     def forward(self, ids: Tensor, plan: AttentionPlan, cache: Sequence[KvLayer], sampled_rows: Tensor) -> Tensor:
+        for layer in self.layers:
+            layer.attention.rope.cover(plan.block_table.shape[1] * plan.block_size)
         x = self.ops.embedding(ids, self.embedding)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale

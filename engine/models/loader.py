@@ -20,7 +20,7 @@ from safegen.engine.models.config import Fields, ModelConfig
 from safegen.engine.models.family import Family, LayerReader
 from safegen.engine.models.hf_config import CONFIG_FILE, read_json
 from safegen.engine.models.layers import Decoder, Linear, Norm
-from safegen.engine.models.rope import rope_table
+from safegen.engine.models.rope import RopeTable
 from safegen.engine.weights import GgufWeights, SafetensorsWeights, WeightSource
 from safegen.errors import ModelLoadError
 from safegen.kernels.api import Ops
@@ -118,8 +118,8 @@ def _unknown_architecture(name: str, path: str, served: list[str]) -> ModelLoadE
 def _build(checkpoint: Checkpoint, config: ModelConfig, ops: Ops, device: torch.device) -> tuple[Model, WeightSource]:
     source, family = checkpoint.source(), checkpoint.family
     norm_offset = family.hf_norm_offset if checkpoint.file is None else 0.0
-    rope = rope_table(config.rope, config.max_position, device)
-    local = rope if config.local_rope is None else rope_table(config.local_rope, config.max_position, device)
+    rope = RopeTable(config.rope, config.max_position, device)
+    local = rope if config.local_rope is None else RopeTable(config.local_rope, config.max_position, device)
     matrix = (config.vocab_size, config.hidden_size)
     embedding = ops.prepare(source.weight("token_embd.weight", matrix))
     layers = []

@@ -1,4 +1,4 @@
-"""Rotary position tables: cos and sin of every position a model serves, computed once at load.
+"""Rotary position tables: cos and sin of the positions that a model serves.
 
 Frequencies follow the methods' papers as `transformers` computes them: linear interpolation, Llama 3's smooth blend,
 YaRN (arXiv 2309.00071) and LongRoPE (arXiv 2402.13753). LongRoPE has two sets of factors, one for contexts up to the
@@ -10,26 +10,38 @@ is loaded for, so that a token's key never depends on what follows it (prefix ca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from safegen.engine.models.config import RopeConfig
 
+CHUNK_POSITIONS = 4096
 
-@dataclass(frozen=True, slots=True)
+
 class RopeTable:
-    """cos, sin: fp32 [max_position, rotary_dim / 2]."""
+    """cos, sin: fp32 [positions so far, rotary_dim / 2], grown as sequences grow; only the engine thread calls `cover`.
 
-    cos: Tensor
-    sin: Tensor
+    A model may claim a context of a million tokens, so the table starts small. It grows by chunks of a fixed size,
+    each computed alone, so a row has the same bits whenever it was added.
+    """
 
+    def __init__(self, rope: RopeConfig, max_position: int, device: torch.device) -> None:
+        self._frequency, self._attention_factor = frequencies(rope, max_position)
+        self._max_position, self._device = max_position, device
+        self.cos, self.sin = self._chunk(0)
 
-def rope_table(rope: RopeConfig, max_position: int, device: torch.device) -> RopeTable:
-    frequency, attention_factor = frequencies(rope, max_position)
-    angle = torch.outer(torch.arange(max_position, dtype=torch.float32), frequency)
-    return RopeTable((angle.cos() * attention_factor).to(device), (angle.sin() * attention_factor).to(device))
+    def cover(self, num_positions: int) -> None:
+        """Make sure that positions below num_positions (or the model's last) are there."""
+        while len(self.cos) < min(num_positions, self._max_position):
+            cos, sin = self._chunk(len(self.cos))
+            self.cos, self.sin = torch.cat((self.cos, cos)), torch.cat((self.sin, sin))
+
+    def _chunk(self, start: int) -> tuple[Tensor, Tensor]:
+        position = torch.arange(start, start + CHUNK_POSITIONS, dtype=torch.float32)
+        angle = torch.outer(position, self._frequency)
+        cos, sin = angle.cos() * self._attention_factor, angle.sin() * self._attention_factor
+        return cos.to(self._device), sin.to(self._device)
 
 
 def frequencies(rope: RopeConfig, max_position: int) -> tuple[Tensor, float]:
@@ -83,4 +95,4 @@ def _factors(wavelength: Tensor, rope: RopeConfig, max_position: int) -> tuple[T
     return frequency, math.sqrt(1 + math.log(rope.factor) / math.log(original)) if rope.factor > 1 else 1.0
 
 
-__all__ = ["RopeTable", "frequencies", "rope_table"]
+__all__ = ["CHUNK_POSITIONS", "RopeTable", "frequencies"]

@@ -14,7 +14,7 @@ import transformers
 
 from safegen.engine.models.base import Model
 from safegen.engine.models.loader import load_model
-from safegen.kernels.api import Weight
+from safegen.kernels.api import Weight, ops
 from safegen.kernels.quant import BLOCK_TYPES
 from safegen.kernels.reference import ReferenceOps
 from tests.engine.checkpoints import VARIANTS, VOCAB, hf_logits, random_ids, tiny_model, write_gguf
@@ -25,8 +25,13 @@ TOLERANCE = 1e-3
 SEQUENCES = [random_ids(41, 1), random_ids(3, 2), random_ids(17, 3)]
 
 
-def load(path: Path, **settings: Any) -> Model:
-    return load_model(path, ReferenceOps(), **settings)
+def mixed_kinds(name: str) -> str:
+    """As real files have them: quantized matrices of several kinds beside dense ones."""
+    return "q8_0" if "embd" in name else "q5_1" if "ffn_up" in name or "attn_q" in name else "f32"
+
+
+def load(path: Path, kernels: str = "reference", **settings: Any) -> Model:
+    return load_model(path, ops(kernels), **settings)
 
 
 def assert_parity(ours: Model, theirs: Any, sequences: list[list[int]], chunk: int) -> None:
@@ -37,12 +42,22 @@ def assert_parity(ours: Model, theirs: Any, sequences: list[list[int]], chunk: i
         assert (logits - expected).abs().max() < TOLERANCE
 
 
-@pytest.mark.parametrize("chunk", [64, 5])
+@pytest.mark.parametrize("kernels, chunk", [("reference", 64), ("reference", 5), ("cpu", 5)])
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "phi3-longrope"])
-def test_safetensors_logits_equal_transformers(variant: str, chunk: int, tmp_path: Path) -> None:
+def test_safetensors_logits_equal_transformers(variant: str, kernels: str, chunk: int, tmp_path: Path) -> None:
     theirs = tiny_model(variant)
     theirs.save_pretrained(tmp_path)
-    assert_parity(load(tmp_path), theirs, SEQUENCES, chunk)
+    assert_parity(load(tmp_path, kernels), theirs, SEQUENCES, chunk)
+
+
+@pytest.mark.parametrize("variant", ["llama", "gemma3", "phi3"])
+def test_native_logits_are_bitwise_the_same_alone_chunked_and_in_company(variant: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", tiny_model(variant), mixed_kinds)
+    model = load(tmp_path / "model.gguf", "cpu")
+    alone = [all_logits(model, [sequence], chunk=64)[0] for sequence in SEQUENCES]
+    for chunk in (64, 5, 1):
+        together = all_logits(model, SEQUENCES, chunk)
+        assert all(torch.equal(ours, expected) for ours, expected in zip(together, alone))
 
 
 def test_longrope_uses_the_factors_of_the_context_it_is_loaded_for(tmp_path: Path) -> None:
@@ -89,28 +104,17 @@ def test_gguf_logits_equal_transformers_on_the_dequantized_weights(kind: str, tm
     assert_parity(load(tmp_path / "model.gguf"), theirs, SEQUENCES, chunk=5)
 
 
-GGUF_VARIANTS = [
-    "llama-biases",
-    "llama-tied-wide-heads",
-    "llama-linear-rope",
-    "qwen2",
-    "qwen3",
-    "mistral",
-    "gemma3",
-    "phi3",
-]
+GGUF_VARIANTS = (
+    "llama-biases", "llama-tied-wide-heads", "llama-linear-rope", "qwen2", "qwen3", "mistral", "gemma3", "phi3"
+)  # fmt: skip
 
 
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
 @pytest.mark.parametrize("variant", GGUF_VARIANTS)
-def test_gguf_files_of_every_family_equal_transformers(variant: str, tmp_path: Path) -> None:
-    settings = {"partial": {}}.get(variant, {})
-    theirs = tiny_model(variant, **settings)
-    write_gguf(
-        tmp_path / "model.gguf",
-        theirs,
-        lambda name: "q8_0" if "embd" in name else "q5_1" if "ffn_up" in name else "f32",
-    )
-    assert_parity(load(tmp_path / "model.gguf"), theirs, SEQUENCES, chunk=64)
+def test_gguf_files_of_every_family_equal_transformers(variant: str, kernels: str, tmp_path: Path) -> None:
+    theirs = tiny_model(variant)
+    write_gguf(tmp_path / "model.gguf", theirs, mixed_kinds)
+    assert_parity(load(tmp_path / "model.gguf", kernels), theirs, SEQUENCES, chunk=64)
 
 
 def test_gguf_longrope_factors_come_from_tensors(tmp_path: Path) -> None:
@@ -146,10 +150,10 @@ class CountingOps(ReferenceOps):
 
 def test_only_sampled_rows_pass_the_output_head(tmp_path: Path) -> None:
     tiny_model("llama").save_pretrained(tmp_path)
-    ops, ids = CountingOps(), random_ids(9, 1)
-    model = load_model(tmp_path, ops)
+    counting, ids = CountingOps(), random_ids(9, 1)
+    model = load_model(tmp_path, counting)
     full = PagedRun(model, [9]).step([ids])[0]
-    ops.products.clear()
+    counting.products.clear()
     two = PagedRun(model, [9]).step([ids], sampled_rows=[8, 2])[0]
-    assert ops.products[-1] == (2, VOCAB) and all(rows == 9 for rows, _ in ops.products[:-1])
+    assert counting.products[-1] == (2, VOCAB) and all(rows == 9 for rows, _ in counting.products[:-1])
     torch.testing.assert_close(two, full[[8, 2]])

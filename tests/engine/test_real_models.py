@@ -23,7 +23,7 @@ from safegen.engine.models.base import Model
 from safegen.engine.models.config import ModelConfig
 from safegen.engine.models.family import Family
 from safegen.engine.models.loader import load_model, read_config
-from safegen.kernels.api import Weight
+from safegen.kernels.api import Weight, ops
 from safegen.kernels.quant import FLOAT_KINDS, dequantize
 from safegen.kernels.reference import ReferenceOps
 from tests.engine.checkpoints import hf_logits, unpermute
@@ -101,9 +101,16 @@ def load_reference(path: Path) -> Model:
     return load_model(path, ReferenceOps())
 
 
+def test_native_kernels_give_the_default_model_s_logits(default_model: Path) -> None:
+    prompt = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198]
+    native, reference = (load_model(default_model, ops(name)) for name in ("cpu", "reference"))
+    difference = all_logits(native, [prompt], 5)[0] - all_logits(reference, [prompt], 64)[0]
+    assert difference.abs().max() < TOLERANCE
+
+
 def test_loading_the_default_model_is_quick_and_maps_its_weights(default_model: Path) -> None:
     """No dequantization, no copy: the weights that a backend gets to see are views of the file."""
-    seconds = min(timed(lambda: load_model(default_model, UnpackedOps())) for _ in range(3))
+    seconds = min(timed(lambda: load_model(default_model, ops("cpu"))) for _ in range(3))
     assert seconds < 0.5
     decoder: Any = load_model(default_model, UnpackedOps())
     assert decoder.embedding.kind == "q8_0" and decoder.embedding.data.shape == (49152, 576 // 32 * 34)
