@@ -18,6 +18,7 @@ struct ByteSet {
     static ByteSet all() { return range(0, 255); }
 
     void add(uint8_t byte) { words[byte >> 6] |= uint64_t{1} << (byte & 63); }
+    void remove(uint8_t byte) { words[byte >> 6] &= ~(uint64_t{1} << (byte & 63)); }
     bool has(uint8_t byte) const { return (words[byte >> 6] >> (byte & 63)) & 1; }
     bool empty() const { return (words[0] | words[1] | words[2] | words[3]) == 0; }
     int count() const {

@@ -37,6 +37,7 @@ struct ObjectSpec {
     uint32_t key_set = 0;                  // in Exprs: names as they are spelled (with the closing quote), or decoded
     std::unordered_map<std::string, uint32_t> by_name;
     ExprId extra_keys = kEmpty;            // decoded keys that are no declared property and have a live value
+    bool extra_open = false;               // extra keys are any text but the declared names: never used up
     uint32_t extra_count = 0;              // how many there are, capped at `low`
     std::vector<uint32_t> required_from;   // required properties at index >= i
     std::vector<uint32_t> possible_from;   // properties with a live value at index >= i

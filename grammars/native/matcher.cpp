@@ -54,7 +54,10 @@ std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
             continue;
         }
         for (uint32_t k = v.token_begin[i]; k < v.token_begin[i + 1]; ++k) tokens.push_back(v.ids[k]);
-        if (x.nullable(next) && v.end[i] > i + 1) mask->exits.push_back(i);
+        if (x.nullable(next)) {
+            if (v.end[i] > i + 1) mask->exits.push_back(i);
+            if (v.token_begin[i] != v.token_begin[i + 1]) mask->closers.push_back(i);
+        }
         if (next == kEpsilon) {
             i = v.end[i];
             continue;
@@ -108,7 +111,7 @@ std::string Program::expected(const std::string& text) const {
         state = machine.step(state, static_cast<uint8_t>(c), read);
     }
     std::string out;
-    machine.first(state).each([&](uint8_t b) { out.push_back(static_cast<char>(b)); });
+    machine.first(state, read).each([&](uint8_t b) { out.push_back(static_cast<char>(b)); });
     return out;
 }
 
@@ -144,7 +147,7 @@ void set_tokens(const Vocabulary& v, uint32_t node, uint32_t* row) {
 void Matcher::walk(uint32_t node, const State& state, std::string& text, uint32_t* row) const {
     const Vocabulary& v = *compiled_->vocabulary;
     if (state.tops.empty()) return;
-    const ByteSet first = machine_.first(state);
+    const ByteSet first = machine_.first(state, text);
     for (uint32_t child = node + 1; child < v.end[node]; child = v.end[child]) {
         if (!first.has(v.byte[child])) continue;
         set_tokens(v, child, row);
@@ -162,32 +165,59 @@ void Matcher::fill_row(const State& state, std::string& text, bool stopped, uint
         for (uint32_t id : v.stop_ids()) row[id / 32] |= 1u << (id % 32);
     if (stopped) return;
     for (const Top& top : state.tops) {
-        const auto mask = compiled_->lexeme_mask(top.expr);
-        for (size_t i = 0; i < mask->words.size(); ++i) row[i] |= mask->words[i];
-        for (uint32_t id : mask->tokens) row[id / 32] |= 1u << (id % 32);
-        if (mask->exits.empty()) continue;
-        if (top.frame->phase == Frame::ObjectKey) {
-            for (uint32_t exit : mask->exits) {  // what follows depends on the key just read
-                const size_t size = text.size();
-                text += v.path(exit);
-                walk(exit, machine_.finish(top, text), text, row);
-                text.resize(size);
-            }
-        } else {
-            // What follows starts after the exit's bytes; offsets of keys that begin there must count them.
-            State after;
-            size_t known = SIZE_MAX;
-            for (uint32_t exit : mask->exits) {
-                const size_t size = text.size();
-                text += v.path(exit);
-                if (known != text.size()) {
-                    after = machine_.finish(top, text);
-                    known = text.size();
-                }
-                walk(exit, after, text, row);
-                text.resize(size);
-            }
+        if (!Machine::decides_by_key(top)) {
+            fill_top(top, text, row);
+            continue;
         }
+        std::vector<uint32_t> own(v.words(), 0u);  // apart, so that what it drops stays legal where another top allows it
+        fill_top(top, text, own.data());
+        for (size_t i = 0; i < own.size(); ++i) row[i] |= own[i];
+    }
+}
+
+void Matcher::fill_top(const Top& top, std::string& text, uint32_t* row) const {
+    const Vocabulary& v = *compiled_->vocabulary;
+    const auto mask = compiled_->lexeme_mask(top.expr);
+    for (size_t i = 0; i < mask->words.size(); ++i) row[i] |= mask->words[i];
+    for (uint32_t id : mask->tokens) row[id / 32] |= 1u << (id % 32);
+    const bool key = top.frame->phase == Frame::ObjectKey;
+    if (Machine::decides_by_key(top)) drop_repeated_keys(top, *mask, text, row);
+    State after;
+    size_t known = SIZE_MAX;
+    for (uint32_t exit : mask->exits) {
+        const size_t size = text.size();
+        text += v.path(exit);
+        // What follows a key depends on the key; what follows anything else only on where it ends.
+        if (key || known != text.size()) {
+            after = machine_.finish(top, text);
+            known = text.size();
+        }
+        walk(exit, after, text, row);
+        text.resize(size);
+    }
+}
+
+// Tokens that would close a key which the object already holds.
+void Matcher::drop_repeated_keys(const Top& top, const LexemeMask& mask, std::string& text, uint32_t* row) const {
+    const Vocabulary& v = *compiled_->vocabulary;
+    const std::string_view read = std::string_view(text).substr(top.start);
+    const bool plain = read.find('\\') == std::string_view::npos;
+    std::vector<std::string> rests;  // raw spellings that would complete a seen key
+    if (plain) {
+        for (const std::string& key : top.frame->seen->extras)
+            if (read.empty() || key.compare(0, read.size() - 1, read.substr(1)) == 0)
+                rests.push_back((read.empty() ? "\"" + key : key.substr(read.size() - 1)) + "\"");
+        if (rests.empty() && !read.empty()) return;
+    }
+    for (uint32_t node : mask.closers) {
+        const std::string path = v.path(node);
+        bool repeated;
+        if (plain && path.find('\\') == std::string::npos)
+            repeated = std::find(rests.begin(), rests.end(), path) != rests.end();
+        else
+            repeated = Machine::repeats_key(top, std::string(read) + path);
+        if (!repeated) continue;
+        for (uint32_t k = v.token_begin[node]; k < v.token_begin[node + 1]; ++k) row[v.ids[k] / 32] &= ~(1u << (v.ids[k] % 32));
     }
 }
 
@@ -245,7 +275,7 @@ std::string Matcher::forced() const {
     std::string text = text_;
     State state = state_;
     while (!stopped_ && !state.can_end && text.size() - text_.size() < kMaxForced) {
-        const ByteSet first = machine_.first(state);
+        const ByteSet first = machine_.first(state, text);
         if (first.count() != 1) break;
         first.each([&](uint8_t byte) { text.push_back(static_cast<char>(byte)); });
         state = machine_.step(state, static_cast<uint8_t>(text.back()), text);

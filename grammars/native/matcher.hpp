@@ -20,7 +20,8 @@ struct LexemeMask {
     std::vector<uint32_t> words;   // dense bits, or
     std::vector<uint32_t> tokens;  // token ids when they are few
     std::vector<uint32_t> exits;   // trie nodes with children at which the lexeme may end
-    size_t memory_bytes() const { return (words.size() + tokens.size() + exits.size()) * 4 + 160; }
+    std::vector<uint32_t> closers; // trie nodes of tokens that end with the lexeme
+    size_t memory_bytes() const { return (words.size() + tokens.size() + exits.size() + closers.size()) * 4 + 160; }
 };
 
 class MaskCache {
@@ -83,6 +84,8 @@ public:
 
 private:
     void fill_row(const State& state, std::string& text, bool stopped, uint32_t* row) const;
+    void fill_top(const Top& top, std::string& text, uint32_t* row) const;
+    void drop_repeated_keys(const Top& top, const LexemeMask& mask, std::string& text, uint32_t* row) const;
     void walk(uint32_t node, const State& state, std::string& text, uint32_t* row) const;
     bool feed(State& state, std::string& text, bool& stopped, uint32_t token) const;
 

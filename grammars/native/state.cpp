@@ -299,7 +299,7 @@ struct Machine::Step {
     // Remembered where it depends on the next property alone: the common case, and the costly one to build.
     ExprId key_expr(const Frame& f) const {
         const ObjectSpec& o = *g.node(f.node).object;
-        const bool simple = !f.seen && o.low == 0 && o.high == kInfinite && saturating_add(f.nesting, o.deepest) <= g.options().max_nesting;
+        const bool simple = (!f.seen || (o.extra_open && !g.options().any_order)) && o.low == 0 && o.high == kInfinite && saturating_add(f.nesting, o.deepest) <= g.options().max_nesting;
         if (!simple) return key_expr(f, choose(f));
         std::lock_guard<std::mutex> lock(o.memo->mutex);
         auto [it, fresh] = o.memo->keys.try_emplace(f.index, kEmpty);
@@ -318,7 +318,8 @@ struct Machine::Step {
                     else all_fit = false;
                 }
             extra = all_fit ? o.extra_keys : g.exprs().intersect({o.extra_keys, g.exprs().alternate(parts)});
-            if (f.seen && !f.seen->extras.empty())
+            // Any-text keys are never used up: a repeated one is refused at its closing quote (after_key).
+            if (!o.extra_open && f.seen && !f.seen->extras.empty())
                 extra = g.exprs().intersect({extra, g.exprs().complement(g.exprs().strings(f.seen->extras))});
             if (!g.exprs().live(extra)) extra = kEmpty;
         }
@@ -349,6 +350,7 @@ struct Machine::Step {
                 next->seen = std::move(now);
             }
         } else {
+            if (frame->seen && std::binary_search(frame->seen->extras.begin(), frame->seen->extras.end(), key)) return;
             next->index = static_cast<uint32_t>(o.properties.size());
             for (const auto& [keys, value] : o.extras)
                 if (g.alive(value) && g.exprs().matches(keys, key)) {
@@ -400,9 +402,21 @@ State Machine::finish(const Top& top, const std::string& text) const {
     return std::move(step.out);
 }
 
-ByteSet Machine::first(const State& state) const {
+bool Machine::repeats_key(const Top& top, std::string_view literal) {
+    const auto& seen = top.frame->seen->extras;
+    return std::binary_search(seen.begin(), seen.end(), decode_key(literal));
+}
+
+ByteSet Machine::first(const State& state, const std::string& text) const {
     ByteSet out;
-    for (const Top& top : state.tops) out = out | grammar_.exprs().expansion(top.expr)->first;
+    for (const Top& top : state.tops) {
+        const Expansion* x = grammar_.exprs().expansion(top.expr);
+        ByteSet set = x->first;
+        if (decides_by_key(top) && text.size() > top.start && set.has('"') && x->next['"'] == kEpsilon &&
+            repeats_key(top, text.substr(top.start) + '"'))
+            set.remove('"');
+        out = out | set;
+    }
     return out;
 }
 
@@ -486,6 +500,25 @@ std::string Machine::required_key(const Top& top, const std::string& text) const
     return {};
 }
 
+// Shortest rest of a lexeme; a key that its object already holds is lengthened until it is new.
+std::string Machine::shortest_key(const Top& top, const std::string& text) const {
+    const std::string path = grammar_.exprs().shortest(top.expr);
+    if (!decides_by_key(top) || path.empty()) return path;
+    const std::string read = text.substr(top.start);
+    std::string body = path.substr(0, path.size() - 1);
+    if (read.empty() && !body.empty() && body[0] == '"') body = "\"";  // start of the key
+    std::string suffix;
+    for (size_t tries = 0; tries < 4 * top.frame->seen->extras.size() + 100'000; ++tries) {
+        const std::string rest = body + suffix + '"';
+        if (grammar_.exprs().matches(top.expr, rest) && !repeats_key(top, read + rest)) return rest;
+        size_t i = 0;  // next suffix in length, then alphabetical order
+        while (i < suffix.size() && suffix[i] == 'z') suffix[i++] = 'a';
+        if (i < suffix.size()) ++suffix[i];
+        else suffix.push_back('a');
+    }
+    throw LimitExceeded("no new key was found");
+}
+
 std::string Machine::shortest_completion(State state, std::string text) const {
     const size_t begin = text.size();
     while (!state.can_end) {
@@ -494,23 +527,13 @@ std::string Machine::shortest_completion(State state, std::string text) const {
         const Top* best = nullptr;
         uint32_t best_cost = kInfinite;
         for (const Top& top : state.tops) {
+            if (grammar_.exprs().nullable(top.expr)) continue;  // it may end here: what follows is among the tops too
             const uint32_t total = cost(top);
             if (!best || total < best_cost) best = &top, best_cost = total;
         }
         if (!best) throw LimitExceeded("no text completes this state");
         std::string path = required_key(*best, text);
-        if (path.empty()) path = grammar_.exprs().shortest(best->expr);
-        if (path.empty()) {
-            // The lexeme may end here; its followers are already tops of this state, so read on along another one.
-            best = nullptr;
-            for (const Top& top : state.tops) {
-                if (grammar_.exprs().nullable(top.expr)) continue;
-                const uint32_t total = cost(top);
-                if (!best || total < best_cost) best = &top, best_cost = total;
-            }
-            if (!best) throw LimitExceeded("no text completes this state");
-            path = grammar_.exprs().shortest(best->expr);
-        }
+        if (path.empty()) path = shortest_key(*best, text);
         for (char c : path) {
             text.push_back(c);
             state = step(state, static_cast<uint8_t>(c), text);

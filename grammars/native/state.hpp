@@ -81,12 +81,16 @@ public:
     State step(const State& state, uint8_t byte, const std::string& text) const;
     // What follows when the lexeme of `top` ends after `text`.
     State finish(const Top& top, const std::string& text) const;
-    ByteSet first(const State& state) const;
+    ByteSet first(const State& state, const std::string& text) const;
+    // A key lexeme whose object already holds extra keys: at its closing quote the key itself decides.
+    static bool decides_by_key(const Top& top) { return top.frame->phase == Frame::ObjectKey && top.frame->seen && !top.frame->seen->extras.empty(); }
+    static bool repeats_key(const Top& top, std::string_view literal);  // literal: a whole key with its quotes
     uint32_t cost(const Top& top) const;  // bytes to a whole answer, an estimate from above
     std::string shortest_completion(State state, std::string text) const;
 
 private:
     struct Step;  // one closure
+    std::string shortest_key(const Top& top, const std::string& text) const;
     std::string required_key(const Top& top, const std::string& text) const;
     uint32_t cost_after(const Frame& frame) const;
     uint32_t cost_parents(const Frame& frame) const;

@@ -205,7 +205,7 @@ def test_fill_covers_drafts_up_to_the_first_illegal_one() -> None:
 def test_refused_token_leaves_the_state_as_it_was() -> None:
     b = Builder()
     program = b.build(b.lexeme(b.literal(b"abc")))
-    vocab, tokens = vocabulary()
+    vocab, _ = vocabulary()
     matcher = Matcher(program, vocab)
     matcher.advance([ord("a")])
     for bad in ([ord("b"), ord("x")], [STOP], [10_000], [299]):
