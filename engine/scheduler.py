@@ -3,12 +3,13 @@
 Order is first come, first served, by (arrival, index), in both lists. Running sequences go first; each gets at least
 one token in every step, because what is left of the token budget is kept for those after it, so a long prompt being
 computed in chunks never stops the others. Then waiting sequences are admitted from the front, with no overtaking: only
-if the blocks of all their known tokens are free, beyond a small headroom, and never in a step that had to preempt.
+if the blocks of all their known tokens are free, beyond a small headroom.
 
 When a running sequence lacks a block the newest running one is preempted: its blocks are released, its output is kept,
-and it waits, in its old rank, to be computed again (mostly out of the prefix cache). The newest comes last in the plan,
-so whatever is preempted has not been planned yet. The oldest can take everybody's blocks and the door admits only what
-fits alone: some sequence always advances.
+and it waits, in its old rank, to be computed again (mostly out of the prefix cache). It needs at least what it gave up,
+so it does not come back in the same step. The newest comes last in the plan, so whatever is preempted has not been
+planned yet. The oldest can take everybody's blocks and the door admits only what fits alone: some sequence always
+advances.
 
 Forked sequences share blocks; the first to write into a shared block gets a copy. One writer: the engine thread.
 """
@@ -98,8 +99,7 @@ class Scheduler:
             budget -= num_tokens
             place += 1
         num_preempted = self.num_preemptions - preempted_before
-        if not num_preempted:
-            self._admit(budget, spans)
+        self._admit(budget, spans)
         return StepPlan(step_id, tuple(spans), tuple(copies), num_preempted)
 
     def _make_room(self, sequence: Sequence, num_tokens: int, copies: list[tuple[int, int]]) -> bool:

@@ -84,7 +84,7 @@ def test_admission_takes_no_overtaking() -> None:
     assert [one.context.arrival for one in scheduler.waiting] == [1, 2]
 
 
-def test_newest_is_preempted_keeps_its_tokens_and_nothing_is_admitted_in_that_step() -> None:
+def test_newest_is_preempted_keeps_its_tokens_and_does_not_come_back_in_that_step() -> None:
     scheduler = make(num_blocks=6, caching=False, budget=32)
     old, new, later = sequence(0, range(7)), sequence(1, range(100, 108)), sequence(2, range(200, 202))
     scheduler.add(old)
