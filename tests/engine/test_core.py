@@ -55,7 +55,7 @@ def expected(requests: list[Request]) -> dict[tuple[str, int], list[int]]:
     return {(r.request_id, i): naive(r, i) for r in requests for i in range(r.params.n)}
 
 
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "plenty": {},
     "one at a time": {"max_num_seqs": 1},
     "chunks of 3": {"max_num_seqs": 3, "max_num_batched_tokens": 3},
@@ -516,7 +516,12 @@ def test_token_bytes_longer_than_the_vocabulary_are_refused() -> None:
 
 def test_ids_past_the_tokenizer_are_never_sampled() -> None:
     backend = FakeBackend(vocab_size=FAKE_VOCAB + 8)
-    backend.shape_logits = lambda logits: logits + np.float32(100) * (np.arange(FAKE_VOCAB + 8) >= FAKE_VOCAB)
+
+    def adore_padding(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        logits[:, FAKE_VOCAB:] += 100.0
+        return logits
+
+    backend.shape_logits = adore_padding
     outcome = drive(make_core(backend), [request("a", [1], max_tokens=6, temperature=1.0, seed=1)])["a", 0]
     assert all(token_id < FAKE_VOCAB for token_id in outcome.token_ids)
 

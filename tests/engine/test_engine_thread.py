@@ -79,10 +79,12 @@ def engine() -> Iterator[Engine]:
 def test_requests_from_many_threads_get_what_the_naive_loop_gives(engine: Engine) -> None:
     requests = [make_request(f"r{i}", [i % 30 + 1, 2, 3], max_tokens=12, temperature=1.0, seed=i) for i in range(40)]
     collectors = [Collector() for _ in requests]
-    threads = [
-        threading.Thread(target=lambda i=i: [engine.submit(requests[j], collectors[j]) for j in range(i, 40, 4)])
-        for i in range(4)
-    ]
+
+    def submit_every_fourth(first: int) -> None:
+        for number in range(first, 40, 4):
+            engine.submit(requests[number], collectors[number])
+
+    threads = [threading.Thread(target=submit_every_fourth, args=(first,)) for first in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

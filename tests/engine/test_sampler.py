@@ -26,7 +26,8 @@ def mask_of(legal: set[int]) -> NDArray[np.int32]:
     words = rows.words.view(np.uint32)
     for token in legal:
         words[0, token // 32] |= np.uint32(1 << (token % 32))
-    return rows.words[0]
+    first: NDArray[np.int32] = rows.words[0]
+    return first
 
 
 def run(
@@ -270,25 +271,28 @@ def test_uniforms_are_uniform() -> None:
 # --- logprobs -------------------------------------------------------------------------------------------------------
 
 
+def ids_of(entries: tuple[tuple[int, float], ...]) -> list[int]:
+    return [token for token, _ in entries]
+
+
+def values_of(entries: tuple[tuple[int, float], ...]) -> list[float]:
+    return [value for _, value in entries]
+
+
 def test_logprobs_of_a_greedy_constrained_row() -> None:
     row = np.array([3.0, 2.0, 1.0, 0.0], dtype=np.float32)
     pipeline = LogitsPipeline(SamplingParams(logprobs=2, logit_bias={2: 0.5}), (1,), frozenset(), 4)
     rows_of_four = MaskRows.allocate(1, 4)
     rows_of_four.words[0, 0] = 0b0110
-    target = pipeline.target(row, History(0, {}), rows_of_four.words[0])
-    found = token_logprobs(row, target, 1, 2)
-    total = sum(math.exp(value) for value in row)
-    assert found.raw == pytest.approx(2.0 - math.log(total))
-    assert found.top_raw == (
-        (0, pytest.approx(3.0 - math.log(total))),
-        (1, pytest.approx(2.0 - math.log(total))),
-    )
-    masked = math.exp(2.0) + math.exp(1.5)
-    assert found.constrained == pytest.approx(2.0 - math.log(masked))
-    assert found.top_constrained == (
-        (1, pytest.approx(2.0 - math.log(masked))),
-        (2, pytest.approx(1.5 - math.log(masked))),
-    )
+    found = token_logprobs(row, pipeline.target(row, History(0, {}), rows_of_four.words[0]), 1, 2)
+    total = math.log(sum(math.exp(value) for value in row))
+    assert found.raw == pytest.approx(2.0 - total)
+    assert ids_of(found.top_raw) == [0, 1]
+    assert values_of(found.top_raw) == pytest.approx([3.0 - total, 2.0 - total])
+    masked = math.log(math.exp(2.0) + math.exp(1.5))
+    assert found.constrained == pytest.approx(2.0 - masked)
+    assert ids_of(found.top_constrained) == [1, 2]
+    assert values_of(found.top_constrained) == pytest.approx([2.0 - masked, 1.5 - masked])
 
 
 def test_logprobs_of_a_sampled_row_are_those_of_the_law_it_was_drawn_from() -> None:
@@ -297,7 +301,8 @@ def test_logprobs_of_a_sampled_row_are_those_of_the_law_it_was_drawn_from() -> N
     target = LogitsPipeline(params, (1,), frozenset(), 4).target(row, History(0, {}), None)
     found = token_logprobs(row, target, 0, 4)
     share = math.exp(6.0) / (math.exp(6.0) + math.exp(4.0))
-    assert found.top_constrained == ((0, pytest.approx(math.log(share))), (1, pytest.approx(math.log(1 - share))))
+    assert ids_of(found.top_constrained) == [0, 1]
+    assert values_of(found.top_constrained) == pytest.approx([math.log(share), math.log(1 - share)])
     assert len(found.top_raw) == 4
     single = LogitsPipeline(SamplingParams(temperature=0.5, top_k=1, logprobs=1), (1,), frozenset(), 4)
     assert token_logprobs(row, single.target(row, History(0, {}), None), 0, 1).constrained == 0.0

@@ -96,4 +96,5 @@ class FakeBackend:
     def _slots_of(self, batch: ForwardBatch, number: int) -> NDArray[np.int64]:
         positions = np.arange(int(batch.context_len[number]))
         blocks = batch.block_table[number, positions // batch.block_size].astype(np.int64)
-        return blocks * batch.block_size + positions % batch.block_size
+        slots: NDArray[np.int64] = blocks * batch.block_size + positions % batch.block_size
+        return slots
