@@ -1,11 +1,120 @@
-"""safegen: an LLM inside your own process whose answers are guaranteed."""
+"""safegen: an LLM inside your own process whose answers are guaranteed.
+
+Every public name is importable from here and is loaded on first use, so that `import safegen` costs a few
+milliseconds: it imports neither torch nor pydantic. What is not in `__all__` may change without notice.
+"""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path as _Path
+from typing import TYPE_CHECKING, Any
 
 # The folders engine, kernels and grammars are installed inside this package; in a checkout they lie beside it.
 if not (_Path(__file__).parent / "engine").exists():
     __path__.append(str(_Path(__file__).parent.parent))
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from safegen.async_llm import AsyncLLM
+    from safegen.check import Finding, check, matches
+    from safegen.engine.request import SamplingParams
+    from safegen.errors import (
+        Cancelled,
+        CapacityError,
+        EngineClosed,
+        EngineError,
+        GrammarError,
+        GuardBlocked,
+        InvalidOutput,
+        ModelLoadError,
+        Refused,
+        RequestError,
+        SafegenError,
+        SchemaError,
+        Truncated,
+    )
+    from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent, StreamEvent
+    from safegen.limits import Limits
+    from safegen.llm import LLM
+    from safegen.output_type import OutputType
+    from safegen.result import Result
+    from safegen.types import Choice, JsonSchema, Regex
+
+_MODULE_OF = {
+    "AsyncLLM": "async_llm",
+    "Cancelled": "errors",
+    "CapacityError": "errors",
+    "Choice": "types",
+    "DeltaEvent": "events",
+    "EngineClosed": "errors",
+    "EngineError": "errors",
+    "FinalEvent": "events",
+    "Finding": "check",
+    "GrammarError": "errors",
+    "GuardBlocked": "errors",
+    "InvalidOutput": "errors",
+    "JsonSchema": "types",
+    "LLM": "llm",
+    "Limits": "limits",
+    "ModelLoadError": "errors",
+    "OutputType": "output_type",
+    "Refused": "errors",
+    "Regex": "types",
+    "RequestError": "errors",
+    "Result": "result",
+    "SafegenError": "errors",
+    "SamplingParams": "engine.request",
+    "SchemaError": "errors",
+    "SnapshotEvent": "events",
+    "StreamEvent": "events",
+    "Truncated": "errors",
+    "check": "check",
+    "matches": "check",
+}
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "Cancelled",
+    "CapacityError",
+    "Choice",
+    "DeltaEvent",
+    "EngineClosed",
+    "EngineError",
+    "FinalEvent",
+    "Finding",
+    "GrammarError",
+    "GuardBlocked",
+    "InvalidOutput",
+    "JsonSchema",
+    "Limits",
+    "ModelLoadError",
+    "OutputType",
+    "Refused",
+    "Regex",
+    "RequestError",
+    "Result",
+    "SafegenError",
+    "SamplingParams",
+    "SchemaError",
+    "SnapshotEvent",
+    "StreamEvent",
+    "Truncated",
+    "check",
+    "matches",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'safegen' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"safegen.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

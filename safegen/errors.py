@@ -23,7 +23,9 @@ from __future__ import annotations
 
 
 class SafegenError(Exception):
-    """Base of all errors raised by safegen."""
+    """Base of all errors raised by safegen. result: the Result behind an error that `Result.unwrap` raised."""
+
+    result: object | None = None
 
 
 class SchemaError(SafegenError):
@@ -89,7 +91,7 @@ class GuardBlocked(SafegenError):
 
 
 class Truncated(SafegenError):
-    """The token limit came before the answer was complete. `.result` holds what there is."""
+    """The token limit came before the answer was complete; `.result` holds what there is."""
 
 
 class Refused(SafegenError):

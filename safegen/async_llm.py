@@ -1,0 +1,153 @@
+"""`AsyncLLM`: the same model, rules and results as `LLM`, for code in an event loop.
+
+Generation runs on the engine's thread, compiling and validating on worker threads; the event loop only waits.
+Cancelling a task cancels its request. One AsyncLLM may be used from several loops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from safegen.drive import Stop, drive_async, drive_batch
+from safegen.engine.request import SamplingParams
+from safegen.limits import Limits
+from safegen.loading import Device, Kernels, LoadOptions, load_runtime
+from safegen.output_type import OutputType
+from safegen.prompt import Prompt
+from safegen.result import Result
+from safegen.runtime import CallOptions, Runtime
+from safegen.stream import AsyncStream
+from safegen.types import Choice, Regex
+
+T = TypeVar("T")
+
+
+class AsyncLLM:
+    """A loaded model, awaitable. The arguments are those of `LLM`; loading itself blocks."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        kernels: Kernels = "auto",
+        device: Device = "auto",
+        quantization: None = None,
+        kv_cache_memory: int | None = None,
+        block_size: int = 16,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int = 2048,
+        enable_prefix_caching: bool = True,
+        speculation: Any = "auto",
+        guards: Sequence[Any] = (),
+        deterministic: bool = False,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> None:
+        options = LoadOptions(
+            model, kernels, device, quantization, kv_cache_memory, block_size, max_num_seqs, max_num_batched_tokens,
+            enable_prefix_caching, speculation, guards, deterministic, limits,
+        )  # fmt: skip
+        self._runtime = load_runtime(options)
+
+    @classmethod
+    def from_runtime(cls, runtime: Runtime) -> AsyncLLM:
+        """An AsyncLLM over a runtime that is loaded already."""
+        llm = cls.__new__(cls)
+        llm._runtime = runtime
+        return llm
+
+    @overload
+    async def generate(self, prompt: Prompt, type: None = None, **options: Any) -> Result[str]: ...
+    @overload
+    async def generate(self, prompt: Prompt, type: OutputType[T], **options: Any) -> Result[T]: ...
+    @overload
+    async def generate(self, prompt: Prompt, type: Regex | Choice, **options: Any) -> Result[str]: ...
+    @overload
+    async def generate(self, prompt: Prompt, type: type[T], **options: Any) -> Result[T]: ...
+    @overload
+    async def generate(self, prompt: Prompt, type: Any, **options: Any) -> Result[Any]: ...
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        type: Any = None,
+        *,
+        params: SamplingParams | None = None,
+        guards: Any = None,
+        speculation: Any = None,
+        show_schema: bool = True,
+        cache_salt: str | None = None,
+        **sampling: Any,
+    ) -> Result[Any]:
+        """One answer; see `LLM.generate`. Cancelling the awaiting task cancels the request."""
+        options = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
+        return await drive_async(self._runtime, self._runtime.work(prompt, type, options))
+
+    @overload
+    def stream(self, prompt: Prompt, type: None = None, **options: Any) -> AsyncStream[str]: ...
+    @overload
+    def stream(self, prompt: Prompt, type: OutputType[T], **options: Any) -> AsyncStream[T]: ...
+    @overload
+    def stream(self, prompt: Prompt, type: Regex | Choice, **options: Any) -> AsyncStream[str]: ...
+    @overload
+    def stream(self, prompt: Prompt, type: type[T], **options: Any) -> AsyncStream[T]: ...
+    @overload
+    def stream(self, prompt: Prompt, type: Any, **options: Any) -> AsyncStream[Any]: ...
+
+    def stream(
+        self,
+        prompt: Prompt,
+        type: Any = None,
+        *,
+        params: SamplingParams | None = None,
+        guards: Any = None,
+        speculation: Any = None,
+        show_schema: bool = True,
+        cache_salt: str | None = None,
+        **sampling: Any,
+    ) -> AsyncStream[Any]:
+        """As `generate`, event by event: `async with llm.stream(...) as events: async for event in events: ...`.
+
+        What the call itself has wrong is raised on entering. Leaving the block early cancels the request.
+        """
+        options = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
+        return AsyncStream(self._runtime, prompt, type, options)
+
+    async def batch(
+        self,
+        rows: Sequence[Any],
+        type: Any = None,
+        *,
+        params: SamplingParams | None = None,
+        guards: Any = None,
+        speculation: Any = None,
+        show_schema: bool = True,
+        cache_salt: str | None = None,
+        **sampling: Any,
+    ) -> list[Result[Any]]:
+        """Many answers at once, in the order of the rows; see `LLM.batch`. Cancelling the task cancels the rows."""
+        options = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
+        stop = Stop()
+        try:
+            return await asyncio.to_thread(drive_batch, self._runtime, rows, type, options, stop)
+        finally:
+            stop.request()
+
+    async def compile(self, type: Any) -> OutputType[Any]:
+        """Compile an output type once, for use in any number of calls. Raises SchemaError, GrammarError."""
+        return await asyncio.to_thread(self._runtime.compile, type)
+
+    async def close(self, *, drain: bool = False, timeout_s: float | None = None) -> None:
+        """Give everything back. Requests in flight end with status "cancelled"; drain=True finishes them first."""
+        await asyncio.to_thread(self._runtime.close, drain=drain, timeout_s=timeout_s)
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,53 @@
+"""Looking at an output type without a model: `check` says how it is handled, `matches` what it accepts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from safegen.errors import GrammarError, RequestError, SchemaError
+from safegen.grammars.findings import Finding
+from safegen.grammars.options import SchemaOptions
+from safegen.limits import Limits
+from safegen.output_type import compile_type
+from safegen.types import JsonSchema
+
+
+def check(spec: Any, *, limits: Limits | None = None, **options: Any) -> list[Finding]:
+    """How each keyword of an output type is handled: "enforced", "verified" or "refused", with its JSON Pointer.
+
+    A type that would be refused gives the finding that says why, instead of raising. options: see `matches`.
+    """
+    try:
+        return list(compile_type(spec, limits, _options(spec, options)).findings)
+    except SchemaError as error:
+        note = error.reason + (f" {error.hint}" if error.hint else "")
+        return [Finding(pointer=error.pointer, keyword=error.keyword or "", handling="refused", note=note)]
+    except GrammarError as error:
+        return [Finding(pointer="", keyword="", handling="refused", note=str(error))]
+
+
+def matches(spec: Any, text: str, *, limits: Limits | None = None, **options: Any) -> bool:
+    """Would the decoder accept exactly this text as a whole answer? No model is needed.
+
+    options: whitespace, property_order, spelling, formats, as in JsonSchema; they apply to JSON types and win over
+    what a JsonSchema says itself. Raises SchemaError or GrammarError for a type that cannot be served, and
+    RequestError for an option that does not exist.
+    """
+    program = compile_type(spec, limits, _options(spec, options)).program
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:
+        return False
+    return program is None or program.matches(encoded)
+
+
+def _options(spec: Any, given: dict[str, Any]) -> SchemaOptions | None:
+    if not given:
+        return None
+    known = [field.name for field in dataclasses.fields(SchemaOptions)]
+    for name, value in given.items():
+        if name not in known:
+            raise RequestError(f"unknown option {name!r}; known: {', '.join(known)}", field=name, value=value)
+    base = spec.options if isinstance(spec, JsonSchema) else SchemaOptions()
+    return dataclasses.replace(base, **given)

@@ -1,0 +1,197 @@
+"""Waiting for works to end: by a thread (`drive`), or in an event loop (`drive_async`).
+
+A work yields runs, is resumed when all of them are done, and returns its Result (see `safegen.runtime`). Nothing about
+answers is decided here. Whatever way a driver is left, runs that are still going are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from safegen.engine.request import Event, FinishedEvent
+from safegen.errors import Cancelled, CapacityError, RequestError
+from safegen.result import Result
+from safegen.run import Run
+from safegen.runtime import CallOptions, Runtime, Work
+from safegen.sampling import check_unsupported, merge_sampling
+
+_QUEUE_FULL_PAUSE_S = 0.005
+_WINDOW_PER_SEQUENCE = 2  # so that the engine always has the next row waiting
+
+
+class Stop:
+    """Lets another thread end a `drive`: it raises Cancelled where it waits."""
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+        self.inbox: SimpleQueue[Event | None] = SimpleQueue()
+
+    def request(self) -> None:
+        self.requested.set()
+        self.inbox.put(None)
+
+
+def advance(work: Work, error: Exception | None = None) -> tuple[Run, ...] | Result[Any]:
+    """Resume a work: the runs it wants next, or its Result. error: raised inside it, at the place where it waits."""
+    try:
+        return work.throw(error) if error is not None else next(work)
+    except StopIteration as ended:
+        result: Result[Any] = ended.value
+        return result
+
+
+def drive(
+    runtime: Runtime, works: Iterable[Work], *, window: int = 1, wait_for_queue: bool = False, stop: Stop | None = None
+) -> list[Result[Any]]:
+    """Run works to their Results, in order, at most `window` at a time. Raises what a work raises.
+
+    wait_for_queue: a full engine queue is waited for instead of raised.
+    """
+    return _Drive(runtime, stop or Stop(), wait_for_queue).to_end(works, window)
+
+
+def drive_batch(
+    runtime: Runtime, rows: Sequence[Any], spec: Any, options: CallOptions, stop: Stop | None = None
+) -> list[Result[Any]]:
+    """One Result a row, in order; rows never raise. Raises RequestError or EngineClosed for the call as a whole."""
+    if isinstance(rows, str) or not isinstance(rows, Sequence):
+        raise RequestError(
+            f"batch takes a list of prompts or of (prompt, type) pairs, got {type(rows).__name__}", field="rows"
+        )
+    runtime.check_open()
+    check_unsupported(options.guards, options.speculation)
+    merge_sampling(options.params, options.sampling)
+    works = (runtime.row(row, spec, options) for row in rows)
+    return drive(runtime, works, window=_WINDOW_PER_SEQUENCE * runtime.max_num_seqs, wait_for_queue=True, stop=stop)
+
+
+class _Drive:
+    def __init__(self, runtime: Runtime, stop: Stop, wait_for_queue: bool) -> None:
+        self._runtime = runtime
+        self._stop = stop
+        self._wait_for_queue = wait_for_queue
+        self._results: dict[int, Result[Any]] = {}
+        self._works: dict[int, tuple[Work, set[str]]] = {}  # number -> work, ids of its runs that are not done
+        self._runs: dict[str, tuple[int, Run]] = {}
+        self._unsent: deque[tuple[int, Run]] = deque()
+
+    def to_end(self, works: Iterable[Work], window: int) -> list[Result[Any]]:
+        numbered = enumerate(works)
+        more = True
+        try:
+            while True:
+                while more and len(self._works) < window and not self._unsent:
+                    number, work = next(numbered, (-1, None))
+                    if work is None:
+                        more = False
+                    else:
+                        self._works[number] = (work, set())
+                        self._resume(number)
+                if not self._works:
+                    return [self._results[number] for number in range(len(self._results))]
+                self._send()
+                self._take()
+        finally:
+            for _, run in self._runs.values():
+                self._runtime.cancel(run)
+
+    def _resume(self, number: int, error: Exception | None = None) -> None:
+        work, waiting = self._works[number]
+        step = advance(work, error)
+        if isinstance(step, Result):
+            self._results[number] = step
+            del self._works[number]
+            return
+        waiting.update(run.request.request_id for run in step)
+        self._unsent.extend((number, run) for run in step)
+        self._send()
+
+    def _send(self) -> None:
+        while self._unsent:
+            number, run = self._unsent[0]
+            try:
+                self._runtime.submit(run, self._stop.inbox.put)
+            except CapacityError as error:
+                if self._wait_for_queue and is_queue_full(error):
+                    return
+                self._refuse(number, error)
+            except Exception as error:
+                self._refuse(number, error)
+            else:
+                self._unsent.popleft()
+                self._runs[run.request.request_id] = (number, run)
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        """The engine refused a run: its work hears of it, and the work's other runs are of no use."""
+        self._unsent = deque(entry for entry in self._unsent if entry[0] != number)
+        for request_id in [name for name, (owner, _) in self._runs.items() if owner == number]:
+            self._runtime.cancel(self._runs.pop(request_id)[1])
+        self._works[number][1].clear()
+        self._resume(number, error)
+
+    def _take(self) -> None:
+        if self._stop.requested.is_set():
+            raise Cancelled("the batch was cancelled")
+        if not self._runs:
+            if self._unsent:
+                time.sleep(_QUEUE_FULL_PAUSE_S)
+            return
+        event = self._stop.inbox.get()
+        if event is None or event.request_id not in self._runs:
+            return
+        number, run = self._runs[event.request_id]
+        run.feed(event)
+        if run.done:
+            del self._runs[event.request_id]
+            waiting = self._works[number][1]
+            waiting.discard(event.request_id)
+            if not waiting:
+                self._resume(number)
+
+
+async def drive_async(runtime: Runtime, work: Work) -> Result[Any]:
+    """Run one work to its Result without blocking the event loop. Cancelling the task cancels its runs."""
+    step = await asyncio.to_thread(advance, work)
+    while not isinstance(step, Result):
+        inbox = AsyncInbox(asyncio.get_running_loop())
+        runs = {run.request.request_id: run for run in step}
+        try:
+            for run in step:
+                runtime.submit(run, inbox.put)
+            while not all(run.done for run in step):
+                event = await inbox.get()
+                await feed_async(runs[event.request_id], event)
+        finally:
+            for run in step:
+                if not run.done:
+                    runtime.cancel(run)
+        step = await asyncio.to_thread(advance, work)
+    return step
+
+
+async def feed_async(run: Run, event: Event) -> list[Any]:
+    """Feed a run; the end of one, where answers are validated, on a worker thread."""
+    if isinstance(event, FinishedEvent):
+        return list(await asyncio.to_thread(run.feed, event))
+    return list(run.feed(event))
+
+
+class AsyncInbox:
+    """Engine events brought into an event loop. `put` is called on the engine's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def put(self, event: Event) -> None:
+        if not self._loop.is_closed():  # else nobody is left to hear
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    async def get(self) -> Event:
+        return await self._events.get()

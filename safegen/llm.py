@@ -1,0 +1,173 @@
+"""`LLM`: a model inside this process, for plain (blocking) code. Any number of threads may share one.
+
+The class is a thin face: it checks nothing and decides nothing. `safegen.runtime` holds the rules, `safegen.drive` the
+waiting; `AsyncLLM` stands on the same two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from safegen.drive import drive, drive_batch
+from safegen.engine.request import SamplingParams
+from safegen.limits import Limits
+from safegen.loading import Device, Kernels, LoadOptions, load_runtime
+from safegen.output_type import OutputType
+from safegen.prompt import Prompt
+from safegen.result import Result
+from safegen.runtime import CallOptions, Runtime
+from safegen.stream import Stream, start_stream
+from safegen.types import Choice, Regex
+
+T = TypeVar("T")
+
+
+class LLM:
+    """A loaded model. Use it as a context manager, or `close()` it; it also closes when it is collected.
+
+    model: a GGUF file, a Hugging Face folder, or a hub id in the local cache; None takes the environment variable
+    SAFEGEN_MODEL, else the installed default model. kernels: "auto" and "cpu" are the native kernels, "reference" is
+    plain torch in dequantized fp32. device: "auto" or "cpu". quantization: None (as the file is). kv_cache_memory:
+    bytes of the KV cache, None takes a share of what is free. block_size: tokens a cache block. max_num_seqs:
+    sequences computed at once. max_num_batched_tokens: tokens computed a step. enable_prefix_caching: reuse the cache
+    of equal prompt beginnings. speculation: "auto" or False. guards: (). deterministic: bitwise equal results in
+    company; on CPU that is always so. limits: see Limits.
+
+    Raises ModelLoadError (no model, or one that cannot be used), CapacityError (the cache cannot hold a block) and
+    RequestError (an option out of range).
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        kernels: Kernels = "auto",
+        device: Device = "auto",
+        quantization: None = None,
+        kv_cache_memory: int | None = None,
+        block_size: int = 16,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int = 2048,
+        enable_prefix_caching: bool = True,
+        speculation: Any = "auto",
+        guards: Sequence[Any] = (),
+        deterministic: bool = False,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> None:
+        options = LoadOptions(
+            model, kernels, device, quantization, kv_cache_memory, block_size, max_num_seqs, max_num_batched_tokens,
+            enable_prefix_caching, speculation, guards, deterministic, limits,
+        )  # fmt: skip
+        self._runtime = load_runtime(options)
+
+    @classmethod
+    def from_runtime(cls, runtime: Runtime) -> LLM:
+        """An LLM over a runtime that is loaded already, such as that of another LLM or of a test."""
+        llm = cls.__new__(cls)
+        llm._runtime = runtime
+        return llm
+
+    @overload
+    def generate(self, prompt: Prompt, type: None = None, **options: Any) -> Result[str]: ...
+    @overload
+    def generate(self, prompt: Prompt, type: OutputType[T], **options: Any) -> Result[T]: ...
+    @overload
+    def generate(self, prompt: Prompt, type: Regex | Choice, **options: Any) -> Result[str]: ...
+    @overload
+    def generate(self, prompt: Prompt, type: type[T], **options: Any) -> Result[T]: ...
+    @overload
+    def generate(self, prompt: Prompt, type: Any, **options: Any) -> Result[Any]: ...
+
+    def generate(
+        self,
+        prompt: Prompt,
+        type: Any = None,
+        *,
+        params: SamplingParams | None = None,
+        guards: Any = None,
+        speculation: Any = None,
+        show_schema: bool = True,
+        cache_salt: str | None = None,
+        **sampling: Any,
+    ) -> Result[Any]:
+        """One answer.
+
+        prompt: a string or chat messages. type: what may come out, None is free text. params: a SamplingParams;
+        **sampling: its fields by name (temperature=0.7, max_tokens=256, seed=1, ...), which win over params.
+        show_schema: tell the model the type in its system prompt. cache_salt: requests share cached prompt beginnings
+        only with requests of the same salt.
+
+        Raises RequestError, SchemaError, GrammarError, CapacityError or EngineClosed for a call that cannot be
+        served. Whatever happens after that is the Result's status.
+        """
+        options = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
+        return drive(self._runtime, [self._runtime.work(prompt, type, options)])[0]
+
+    @overload
+    def stream(self, prompt: Prompt, type: None = None, **options: Any) -> Stream[str]: ...
+    @overload
+    def stream(self, prompt: Prompt, type: OutputType[T], **options: Any) -> Stream[T]: ...
+    @overload
+    def stream(self, prompt: Prompt, type: Regex | Choice, **options: Any) -> Stream[str]: ...
+    @overload
+    def stream(self, prompt: Prompt, type: type[T], **options: Any) -> Stream[T]: ...
+    @overload
+    def stream(self, prompt: Prompt, type: Any, **options: Any) -> Stream[Any]: ...
+
+    def stream(
+        self,
+        prompt: Prompt,
+        type: Any = None,
+        *,
+        params: SamplingParams | None = None,
+        guards: Any = None,
+        speculation: Any = None,
+        show_schema: bool = True,
+        cache_salt: str | None = None,
+        **sampling: Any,
+    ) -> Stream[Any]:
+        """As `generate`, event by event: `with llm.stream(...) as events: for event in events: ...`.
+
+        Leaving the block early cancels the request. Raises what `generate` raises.
+        """
+        options = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
+        return Stream(self._runtime, start_stream(self._runtime, prompt, type, options))
+
+    def batch(
+        self,
+        rows: Sequence[Any],
+        type: Any = None,
+        *,
+        params: SamplingParams | None = None,
+        guards: Any = None,
+        speculation: Any = None,
+        show_schema: bool = True,
+        cache_salt: str | None = None,
+        **sampling: Any,
+    ) -> list[Result[Any]]:
+        """Many answers at once, in the order of the rows.
+
+        rows: prompts, or (prompt, type) pairs; type is that of the rows that name none. Never raises for a row: one
+        that cannot be served has status "refused" and its error. A full queue is waited for.
+        """
+        options = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
+        return drive_batch(self._runtime, rows, type, options)
+
+    def compile(self, type: Any) -> OutputType[Any]:
+        """Compile an output type once, for use in any number of calls and threads. Raises SchemaError, GrammarError."""
+        return self._runtime.compile(type)
+
+    def close(self, *, drain: bool = False, timeout_s: float | None = None) -> None:
+        """Give everything back. Requests in flight end with status "cancelled"; drain=True finishes them first."""
+        self._runtime.close(drain=drain, timeout_s=timeout_s)
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,85 @@
+"""From the constructor's options to a ready `Runtime`: check, find the model, load it, start the engine.
+
+torch is imported here, on the first LLM, and nowhere earlier.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from safegen.errors import RequestError
+from safegen.limits import Limits
+from safegen.runtime import Runtime
+from safegen.sampling import check_unsupported
+
+Kernels = Literal["auto", "cpu", "reference"]
+Device = Literal["auto", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """The arguments of `LLM(...)`, checked at construction; RequestError names the field and the choices."""
+
+    model: str | os.PathLike[str] | None = None
+    kernels: Kernels = "auto"
+    device: Device = "auto"
+    quantization: None = None
+    kv_cache_memory: int | None = None
+    block_size: int = 16
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    enable_prefix_caching: bool = True
+    speculation: Any = "auto"
+    guards: Any = ()
+    deterministic: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.model is not None and not isinstance(self.model, str | os.PathLike):
+            raise RequestError(
+                f"model is a path, a hub id or None, got {type(self.model).__name__}", field="model", value=self.model
+            )
+        self._one_of("kernels", ("auto", "cpu", "reference"))
+        self._one_of("device", ("auto", "cpu"))
+        self._one_of("quantization", (None,))
+        self._one_of("deterministic", (True, False))
+        if not isinstance(self.limits, Limits):
+            raise RequestError("limits takes a safegen.Limits", field="limits", value=self.limits)
+        check_unsupported(self.guards, self.speculation)
+
+    def _one_of(self, name: str, choices: tuple[object, ...]) -> None:
+        value = getattr(self, name)
+        if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+            listed = ", ".join(repr(choice) for choice in choices)
+            raise RequestError(
+                f"{name}={value!r} is not supported in this version; choose {listed}", field=name, value=value
+            )
+
+
+def load_runtime(options: LoadOptions) -> Runtime:
+    """Load the model and start its engine. Raises ModelLoadError, CapacityError or RequestError."""
+    from safegen.engine.config import EngineConfig
+    from safegen.engine.engine import Engine
+    from safegen.engine.locate import locate_model
+    from safegen.engine.models.loader import load_model
+    from safegen.engine.runner import ModelRunner
+    from safegen.engine.tokenizer import Tokenizer
+    from safegen.kernels.api import ops
+
+    config = EngineConfig(
+        kv_cache_memory=options.kv_cache_memory,
+        block_size=options.block_size,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        enable_prefix_caching=options.enable_prefix_caching,
+        max_queue=options.limits.max_queue,
+    )
+    path = Path(locate_model(None if options.model is None else os.fspath(options.model)))
+    kernels = ops("cpu" if options.kernels == "auto" else options.kernels)
+    model = load_model(path, kernels)
+    tokenizer = Tokenizer.load(path, model_vocab_size=model.config.vocab_size)
+    engine = Engine(ModelRunner(model, kernels), tokenizer.token_bytes, config)
+    return Runtime(engine, tokenizer, options.limits, max_num_seqs=options.max_num_seqs)

@@ -1,0 +1,127 @@
+"""One engine request on its way: takes the engine's events, gives stream events, ends as a Result.
+
+A plain state machine without threads or waiting, so that plain, streamed, batched and async calls share it. It also
+is the one place where a status is decided: `ok` only after the output type's independent `read`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from safegen.engine.request import Event, FinishedEvent, Request, Timings, TokenLogprobs, TokensEvent, Usage
+from safegen.errors import Cancelled, EngineClosed, EngineError, InvalidOutput, Truncated
+from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent, StreamEvent
+from safegen.output_type import OutputType
+from safegen.partial_json import PartialJson
+from safegen.result import Result, Status
+from safegen.text_stream import TextStream
+
+
+class Run:
+    """A request and what has come back. Fed by one thread at a time. `result` is there once `done`."""
+
+    def __init__(
+        self,
+        request: Request,
+        output_type: OutputType[Any],
+        token_bytes: Sequence[bytes | None],
+        *,
+        snapshots: bool = False,
+    ) -> None:
+        self.request = request
+        with_snapshots = snapshots and output_type.kind == "json"
+        self._samples = [_Sample(request, output_type, token_bytes, with_snapshots) for _ in range(request.params.n)]
+        self._result: Result[Any] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._result is not None
+
+    @property
+    def result(self) -> Result[Any]:
+        assert self._result is not None, "the run has not ended"
+        return self._result
+
+    def feed(self, event: Event) -> list[StreamEvent]:
+        """Take the next event of the engine. The last one of the last sequence judges the answers."""
+        sample = self._samples[event.index]
+        shown: list[StreamEvent] = []
+        text = sample.take(event)
+        if text:
+            shown.append(DeltaEvent(text, event.index))
+        if sample.partial is not None and text and sample.partial.feed(text):
+            shown.append(SnapshotEvent(sample.partial.snapshot(), event.index))
+        if isinstance(event, FinishedEvent) and all(each.finished for each in self._samples):
+            first, *others = [each.judge() for each in self._samples]
+            self._result = dataclasses.replace(first, alternatives=tuple(others)) if others else first
+            shown.append(FinalEvent(self._result))
+        return shown
+
+
+class _Sample:
+    """One of a request's n sequences."""
+
+    def __init__(
+        self, request: Request, output_type: OutputType[Any], token_bytes: Sequence[bytes | None], snapshots: bool
+    ) -> None:
+        self._output_type = output_type
+        self._wants_logprobs = request.params.logprobs is not None
+        self._text_stream = TextStream(token_bytes, request.params.stop)
+        self._text: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self.partial = PartialJson() if snapshots else None
+        self.finished: FinishedEvent | None = None
+
+    def take(self, event: Event) -> str:
+        """The text that the event makes certain."""
+        if isinstance(event, TokensEvent):
+            text = self._text_stream.feed(event.token_ids)
+            self._logprobs.extend(event.logprobs)
+        else:
+            text = self._text_stream.finish(event.text_bytes)
+            self.finished = event
+        self._text.append(text)
+        return text
+
+    def judge(self) -> Result[Any]:
+        assert self.finished is not None
+        text = "".join(self._text)
+        status, value, error = _verdict(self._output_type, text, self.finished)
+        return Result(
+            value=value,
+            text=text,
+            status=status,
+            finish_reason=self.finished.finish_reason,
+            usage=self.finished.usage,
+            timings=self.finished.timings,
+            logprobs=tuple(self._logprobs) if self._wants_logprobs else None,
+            error=error,
+        )
+
+
+def _verdict(output_type: OutputType[Any], text: str, finished: FinishedEvent) -> tuple[Status, Any, Exception | None]:
+    """(status, value, why not ok) of a finished sequence."""
+    if finished.finish_reason == "cancelled" or isinstance(finished.error, EngineClosed):
+        return "cancelled", None, finished.error or Cancelled("the request was cancelled")
+    if finished.finish_reason == "error":
+        return "error", None, finished.error or EngineError("the engine gave no reason")
+    limit = f"the answer was cut at {finished.usage.completion_tokens} tokens; raise max_tokens"
+    if finished.finish_reason == "length" and not finished.forced_close:
+        return "truncated", text if output_type.kind == "text" else None, Truncated(limit)
+    try:
+        value = output_type.read(text)
+    except InvalidOutput as error:
+        return "invalid", None, error
+    except Exception as error:  # a validator that fails has not validated
+        return "error", None, error
+    if finished.forced_close:
+        return "truncated", value, Truncated(f"{limit}. It was closed in the shortest legal way")
+    return "ok", value, None
+
+
+def closed_event(request: Request, index: int, error: Exception) -> FinishedEvent:
+    """What a request comes to whose engine is gone."""
+    usage, timings = Usage(len(request.prompt_ids), 0), Timings(0.0, 0.0, 0.0)
+    return FinishedEvent(request.request_id, index, "cancelled", usage, timings, text_bytes=0, error=error)

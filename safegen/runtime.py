@@ -1,0 +1,219 @@
+"""What LLM and AsyncLLM share: one loaded model with its engine, and every rule about a call.
+
+`prepare` checks a call and turns it into a `Job`; `work` is the job as a generator that yields the runs it wants done
+and returns the Result, so that plain, batched and async callers differ only in how they wait (`safegen.drive`).
+Thread-safe: a Runtime's own state is the engine (locked inside), the type cache (locked) and the vocabularies (made
+under a lock). It closes when it is garbage-collected or the interpreter ends, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from safegen.engine.request import Event, Request, SamplingParams
+from safegen.errors import (
+    CapacityError,
+    EngineClosed,
+    GrammarError,
+    RequestError,
+    SafegenError,
+    SchemaError,
+)
+from safegen.grammars.constraint import Constraint
+from safegen.limits import Limits
+from safegen.output_type import OutputType, TypeCache
+from safegen.prompt import Prompt, chat_messages, plain_text
+from safegen.result import Result, failed
+from safegen.run import Run
+from safegen.sampling import check_unsupported, merge_sampling
+
+Work = Generator[tuple[Run, ...], None, Result[Any]]
+
+
+class EngineLike(Protocol):
+    """The engine as seen from here. Events come on the engine's thread."""
+
+    max_context: int
+
+    def submit(self, request: Request, on_event: Callable[[Event], None]) -> None: ...
+    def cancel(self, request_id: str) -> None: ...
+    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None: ...
+
+
+class TokenizerLike(Protocol):
+    """The tokenizer as seen from here."""
+
+    @property
+    def token_bytes(self) -> Sequence[bytes | None]: ...
+    @property
+    def stop_ids(self) -> frozenset[int]: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    def encode(self, text: str) -> list[int]: ...
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """The keyword arguments of one call, as they were given."""
+
+    params: SamplingParams | None = None
+    guards: Any = None
+    speculation: Any = None
+    show_schema: bool = True
+    cache_salt: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked call. stop_ids: the one shared stop set, the caller's included."""
+
+    prompt_ids: tuple[int, ...]
+    output_type: OutputType[Any]
+    params: SamplingParams
+    stop_ids: frozenset[int]
+    cache_salt: str | None
+
+
+class Runtime:
+    """A model, ready to answer. max_num_seqs: sequences the engine runs at once; sizes the window of a batch."""
+
+    def __init__(self, engine: EngineLike, tokenizer: TokenizerLike, limits: Limits, *, max_num_seqs: int) -> None:
+        self.limits = limits
+        self.max_num_seqs = max_num_seqs
+        self.token_bytes = tokenizer.token_bytes
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._types = TypeCache(limits)
+        self._vocabularies: dict[frozenset[int], Any] = {}
+        self._vocabulary_lock = threading.Lock()
+        self._request_prefix = uuid.uuid4().hex[:8]
+        self._numbers = itertools.count()
+        self._closed = threading.Event()
+        weakref.finalize(self, _close_engine, engine)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def prepare(self, prompt: Prompt, spec: Any, options: CallOptions) -> Job:
+        """Check a call at the door. Raises RequestError, SchemaError, GrammarError or EngineClosed."""
+        self.check_open()
+        check_unsupported(options.guards, options.speculation)
+        params = merge_sampling(options.params, options.sampling)
+        if options.cache_salt is not None and not isinstance(options.cache_salt, str):
+            raise RequestError("cache_salt is a string or None", field="cache_salt", value=options.cache_salt)
+        output_type = self.compile(spec)
+        if params.stop and output_type.kind != "text":
+            raise RequestError(
+                "stop strings cannot be used together with an output type: the type says where the answer ends; "
+                "leave stop out",
+                field="stop",
+                value=params.stop,
+            )
+        prompt_ids = self._encode(prompt, output_type.shown if options.show_schema else None)
+        stop_ids = self._tokenizer.stop_ids.union(params.stop_ids)
+        return Job(prompt_ids, output_type, params, stop_ids, options.cache_salt)
+
+    def work(self, prompt: Prompt, spec: Any, options: CallOptions) -> Work:
+        """The call as a generator of runs; raises what `prepare` raises, at the first step."""
+        job = self.prepare(prompt, spec, options)
+        if job.output_type.probabilities:
+            from safegen.choices import choice_work
+
+            return (yield from choice_work(self, job))
+        run = self.start(job)
+        yield (run,)
+        return run.result
+
+    def row(self, row: Any, spec: Any, options: CallOptions) -> Work:
+        """One row of a batch: a prompt, or a (prompt, type) pair. Never raises; what is wrong is in the Result."""
+        try:
+            prompt, row_spec = row if isinstance(row, tuple) and len(row) == 2 else (row, spec)
+            return (yield from self.work(prompt, row_spec, options))
+        except (RequestError, SchemaError, GrammarError, CapacityError) as error:
+            return failed("refused", error)
+        except EngineClosed as error:
+            return failed("cancelled", error, "cancelled")
+        except Exception as error:
+            return failed("error", error, "error")
+
+    def start(self, job: Job, *, snapshots: bool = False) -> Run:
+        """The run of a job, not yet submitted."""
+        constraint = self.constraint(job.output_type, job.stop_ids)
+        request = Request(self.new_id(), job.prompt_ids, job.params, job.stop_ids, constraint, job.cache_salt)
+        return Run(request, job.output_type, self.token_bytes, snapshots=snapshots)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def compile(self, spec: Any) -> OutputType[Any]:
+        return self._types.get(spec)
+
+    def constraint(self, output_type: OutputType[Any], stop_ids: frozenset[int]) -> Constraint | None:
+        """Fresh constraint state of an output type over this model's vocabulary."""
+        if output_type.program is None:
+            return None
+        from safegen.grammars.matcher import NativeConstraint
+
+        return NativeConstraint(output_type.program, self._vocabulary(stop_ids))
+
+    def new_id(self) -> str:
+        return f"{self._request_prefix}-{next(self._numbers)}"
+
+    def _vocabulary(self, stop_ids: frozenset[int]) -> Any:
+        from safegen._native import Vocabulary
+
+        with self._vocabulary_lock:
+            if stop_ids not in self._vocabularies:
+                if len(self._vocabularies) > 8:  # callers' own stop sets; the model's own is made again at need
+                    self._vocabularies.clear()
+                texts = [None if token in stop_ids else text for token, text in enumerate(self.token_bytes)]
+                self._vocabularies[stop_ids] = Vocabulary(texts, sorted(stop_ids))
+            return self._vocabularies[stop_ids]
+
+    def _encode(self, prompt: Prompt, shown: str | None) -> tuple[int, ...]:
+        messages = chat_messages(prompt, shown)
+        if self._tokenizer.chat_template is None and isinstance(prompt, str):
+            ids = self._tokenizer.encode(plain_text(messages) if shown else prompt)
+        else:
+            ids = self._tokenizer.encode_chat(messages)
+        if len(ids) >= self._engine.max_context:
+            raise RequestError(
+                f"the prompt has {len(ids):,} tokens, the context holds {self._engine.max_context:,} with the answer; "
+                "shorten the prompt",
+                field="prompt",
+                value=len(ids),
+            )
+        return tuple(ids)
+
+    # --- engine -------------------------------------------------------------------------------------------------------
+
+    def submit(self, run: Run, on_event: Callable[[Event], None]) -> None:
+        """Hand a run to the engine. Raises CapacityError, RequestError or EngineClosed."""
+        self.check_open()
+        self._engine.submit(run.request, on_event)
+
+    def cancel(self, run: Run) -> None:
+        self._engine.cancel(run.request.request_id)
+
+    def check_open(self) -> None:
+        if self._closed.is_set():
+            raise EngineClosed("this LLM was closed; make a new one")
+
+    def close(self, *, drain: bool = False, timeout_s: float | None = None) -> None:
+        """End it. Requests in flight end as "cancelled" (drain: are finished first). Closing twice is harmless."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._engine.close(drain=drain, timeout_s=timeout_s)
+
+
+def _close_engine(engine: EngineLike) -> None:
+    try:
+        engine.close(drain=False)
+    except SafegenError:
+        return

@@ -1,0 +1,132 @@
+"""Output types that are not Python types: `JsonSchema`, `Regex`, `Choice`.
+
+They are plain descriptions: frozen, hashable, checked for shape at construction, compiled by `safegen.output_type`.
+Anything that `pydantic.TypeAdapter` takes needs no description of ours and is passed as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from safegen.errors import GrammarError, SchemaError
+from safegen.grammars.options import Formats, PropertyOrder, SchemaOptions, Spelling, Whitespace
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """A JSON Schema, taken literally: an object it leaves open stays open.
+
+    schema: a dict, a bool, or the JSON text of one. `Result.value` is the parsed JSON. Raises SchemaError when it is
+    no JSON value that can be a schema, RequestError for an unknown option.
+
+    whitespace: "compact" allows none, "flexible" a bounded amount. property_order: "schema" is first appearance in
+    the schema, "any" is any order. spelling: "canonical" gives listed names, listed values and integers one spelling,
+    "any" accepts every spelling of an equal value. formats: "assert" enforces `format` and refuses unknown ones,
+    "known" takes unknown ones as annotations, "annotation" ignores the keyword.
+    """
+
+    schema: Mapping[str, Any] | bool | str = field(hash=False, compare=False)
+    whitespace: Whitespace = "compact"
+    property_order: PropertyOrder = "schema"
+    spelling: Spelling = "canonical"
+    formats: Formats = "assert"
+    text: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        text = self.schema if isinstance(self.schema, str) else _schema_text(self.schema)
+        document = parse_json(text)
+        if not isinstance(document, dict | bool):
+            raise SchemaError(
+                f"a JSON Schema is an object or a boolean, not {type(document).__name__}",
+                hint='pass a dict such as {"type": "object", "properties": {...}}',
+            )
+        object.__setattr__(self, "text", text)
+        _ = self.options
+
+    @property
+    def options(self) -> SchemaOptions:
+        return SchemaOptions(self.whitespace, self.property_order, self.spelling, self.formats)
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """The whole answer matches `pattern` (ECMA-262 syntax, matched against the full text). `Result.value` is a str."""
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str):
+            raise GrammarError(f"Regex takes a pattern string, got {type(self.pattern).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The answer is one of `labels`, verbatim. `Result.value` is the label.
+
+    probabilities: also fill `Result.choices` with the probability of each label, summed over all its tokenizations,
+    under the masked law at temperature 1. Raises GrammarError for no labels, empty ones or duplicates.
+    """
+
+    labels: tuple[str, ...]
+    probabilities: bool = False
+
+    def __init__(self, labels: Iterable[str], probabilities: bool = False) -> None:
+        if isinstance(labels, str):
+            raise GrammarError(f"Choice takes a list of labels, got the string {labels!r}; write Choice([{labels!r}])")
+        listed = tuple(labels)
+        for label in listed:
+            if not isinstance(label, str) or not label:
+                raise GrammarError(f"Choice labels are non-empty strings, got {label!r}")
+        if not listed:
+            raise GrammarError("Choice needs at least one label")
+        if len(set(listed)) != len(listed):
+            twice = next(label for label in listed if listed.count(label) > 1)
+            raise GrammarError(f"Choice label {twice!r} is listed twice")
+        object.__setattr__(self, "labels", listed)
+        object.__setattr__(self, "probabilities", probabilities)
+
+
+def parse_json(text: str) -> Any:
+    """Parse the JSON text of a schema strictly: no NaN, no key twice. Raises SchemaError."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
+    except json.JSONDecodeError as error:
+        raise SchemaError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except RecursionError as error:
+        raise SchemaError("nested too deeply to be read") from error
+
+
+def _schema_text(schema: object) -> str:
+    if not isinstance(schema, Mapping | bool):
+        raise SchemaError(
+            f"JsonSchema takes a dict, a bool or JSON text, got {type(schema).__name__}",
+            hint="a Python type is passed as it is: generate(prompt, Person)",
+        )
+    try:
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"the schema cannot be written as JSON: {error}") from error
+    except RecursionError as error:
+        raise SchemaError("nested too deeply to be read") from error
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise SchemaError(f"{name} is not a JSON number")
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise SchemaError(f"the name {twice!r} stands twice in one object of the schema")
+    return document
