@@ -140,7 +140,7 @@ class AsyncLLM:
         """Compile an output type once, for use in any number of calls. Raises SchemaError, GrammarError."""
         return await asyncio.to_thread(self._runtime.compile, type)
 
-    async def close(self, *, drain: bool = False, timeout_s: float | None = None) -> None:
+    async def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None:
         """Give everything back. Requests in flight end with status "cancelled"; drain=True finishes them first."""
         await asyncio.to_thread(self._runtime.close, drain=drain, timeout_s=timeout_s)
 

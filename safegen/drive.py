@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from safegen.engine.request import Event, FinishedEvent
-from safegen.errors import Cancelled, CapacityError, RequestError
+from safegen.errors import Cancelled, QueueFull, RequestError
 from safegen.result import Result
 from safegen.run import Run
 from safegen.runtime import CallOptions, Runtime, Work
@@ -117,11 +117,9 @@ class _Drive:
             number, run = self._unsent[0]
             try:
                 self._runtime.submit(run, self._stop.inbox.put)
-            except CapacityError as error:
-                if self._wait_for_queue and is_queue_full(error):
-                    return
-                self._refuse(number, error)
             except Exception as error:
+                if self._wait_for_queue and isinstance(error, QueueFull):
+                    return
                 self._refuse(number, error)
             else:
                 self._unsent.popleft()

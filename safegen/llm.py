@@ -160,7 +160,7 @@ class LLM:
         """Compile an output type once, for use in any number of calls and threads. Raises SchemaError, GrammarError."""
         return self._runtime.compile(type)
 
-    def close(self, *, drain: bool = False, timeout_s: float | None = None) -> None:
+    def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None:
         """Give everything back. Requests in flight end with status "cancelled"; drain=True finishes them first."""
         self._runtime.close(drain=drain, timeout_s=timeout_s)
 

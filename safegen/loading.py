@@ -81,5 +81,8 @@ def load_runtime(options: LoadOptions) -> Runtime:
     kernels = ops("cpu" if options.kernels == "auto" else options.kernels)
     model = load_model(path, kernels)
     tokenizer = Tokenizer.load(path, model_vocab_size=model.config.vocab_size)
-    engine = Engine(ModelRunner(model, kernels), tokenizer.token_bytes, config)
-    return Runtime(engine, tokenizer, options.limits, max_num_seqs=options.max_num_seqs)
+    runner = ModelRunner(model, kernels)
+    engine = Engine(runner, tokenizer.token_bytes, config)
+    return Runtime(
+        engine, tokenizer, options.limits, max_context=runner.max_context, max_num_seqs=options.max_num_seqs
+    )

@@ -3,7 +3,7 @@
 `prepare` checks a call and turns it into a `Job`; `work` is the job as a generator that yields the runs it wants done
 and returns the Result, so that plain, batched and async callers differ only in how they wait (`safegen.drive`).
 Thread-safe: a Runtime's own state is the engine (locked inside), the type cache (locked) and the vocabularies (made
-under a lock). It closes when it is garbage-collected or the interpreter ends, whichever comes first.
+under a lock). An engine that nobody refers to any more stops by itself, and so does one at the interpreter's end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,7 +21,6 @@ from safegen.errors import (
     EngineClosed,
     GrammarError,
     RequestError,
-    SafegenError,
     SchemaError,
 )
 from safegen.grammars.constraint import Constraint
@@ -37,13 +35,11 @@ Work = Generator[tuple[Run, ...], None, Result[Any]]
 
 
 class EngineLike(Protocol):
-    """The engine as seen from here. Events come on the engine's thread."""
-
-    max_context: int
+    """The engine as seen from here. Events come on the engine's thread; it stops when nobody refers to it."""
 
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None: ...
     def cancel(self, request_id: str) -> None: ...
-    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None: ...
+    def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None: ...
 
 
 class TokenizerLike(Protocol):
@@ -83,10 +79,14 @@ class Job:
 
 
 class Runtime:
-    """A model, ready to answer. max_num_seqs: sequences the engine runs at once; sizes the window of a batch."""
+    """A model, ready to answer. max_context: tokens of prompt and answer together. max_num_seqs: sequences the engine
+    runs at once; sizes the window of a batch."""
 
-    def __init__(self, engine: EngineLike, tokenizer: TokenizerLike, limits: Limits, *, max_num_seqs: int) -> None:
+    def __init__(
+        self, engine: EngineLike, tokenizer: TokenizerLike, limits: Limits, *, max_context: int, max_num_seqs: int
+    ) -> None:
         self.limits = limits
+        self.max_context = max_context
         self.max_num_seqs = max_num_seqs
         self.token_bytes = tokenizer.token_bytes
         self._engine = engine
@@ -97,7 +97,6 @@ class Runtime:
         self._request_prefix = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
         self._closed = threading.Event()
-        weakref.finalize(self, _close_engine, engine)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -182,9 +181,9 @@ class Runtime:
             ids = self._tokenizer.encode(plain_text(messages) if shown else prompt)
         else:
             ids = self._tokenizer.encode_chat(messages)
-        if len(ids) >= self._engine.max_context:
+        if len(ids) >= self.max_context:
             raise RequestError(
-                f"the prompt has {len(ids):,} tokens, the context holds {self._engine.max_context:,} with the answer; "
+                f"the prompt has {len(ids):,} tokens, the context holds {self.max_context:,} with the answer; "
                 "shorten the prompt",
                 field="prompt",
                 value=len(ids),
@@ -205,15 +204,9 @@ class Runtime:
         if self._closed.is_set():
             raise EngineClosed("this LLM was closed; make a new one")
 
-    def close(self, *, drain: bool = False, timeout_s: float | None = None) -> None:
+    def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None:
         """End it. Requests in flight end as "cancelled" (drain: are finished first). Closing twice is harmless."""
         if not self._closed.is_set():
             self._closed.set()
             self._engine.close(drain=drain, timeout_s=timeout_s)
 
-
-def _close_engine(engine: EngineLike) -> None:
-    try:
-        engine.close(drain=False)
-    except SafegenError:
-        return
