@@ -33,8 +33,12 @@ test-full: setup
 bench: setup
 	for script in benchmarks/*.py; do $(BIN)/python $$script --out benchmarks/out/$$(basename $$script .py).json || exit 1; done
 
+# mypy sees the packages as they install: engine, kernels and grammars inside safegen.
 typecheck: setup
-	$(BIN)/python -m mypy
+	rm -rf build/typecheck && mkdir -p build/typecheck/safegen
+	ln -s $(addprefix $(CURDIR)/safegen/,$(filter-out __pycache__,$(notdir $(wildcard safegen/*)))) build/typecheck/safegen/
+	ln -s $(CURDIR)/engine $(CURDIR)/kernels $(CURDIR)/grammars build/typecheck/safegen/
+	$(BIN)/python -m mypy -p safegen
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -83,6 +83,4 @@ def load_runtime(options: LoadOptions) -> Runtime:
     tokenizer = Tokenizer.load(path, model_vocab_size=model.config.vocab_size)
     runner = ModelRunner(model, kernels)
     engine = Engine(runner, tokenizer.token_bytes, config)
-    return Runtime(
-        engine, tokenizer, options.limits, max_context=runner.max_context, max_num_seqs=options.max_num_seqs
-    )
+    return Runtime(engine, tokenizer, options.limits, max_context=runner.max_context, max_num_seqs=options.max_num_seqs)

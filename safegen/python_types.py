@@ -15,8 +15,7 @@ What remains looser (custom validators, `HttpUrl`'s host rules) is caught by the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
@@ -54,7 +53,9 @@ _SCHEMAS = ("items", "additionalProperties", "propertyNames", "not", "contains")
 class _DecoderSchema(GenerateJsonSchema):
     """Where pydantic's core schema knows more than the JSON Schema shows."""
 
-    ignored_warning_kinds: ClassVar[Any] = {"skipped-choice", "non-serializable-default"}
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """A default that JSON cannot show does not matter here: defaults are annotations."""
+
 
     def decimal_schema(self, schema: Any) -> JsonSchemaValue:
         return {"type": "number", **_number_bounds(schema)}
@@ -101,7 +102,7 @@ def adapter_of(python_type: Any) -> TypeAdapter[Any]:
     return adapter
 
 
-def _positions(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _positions(schema: dict[str, Any]) -> list[dict[str, Any]]:
     """Every schema position, children first; data inside const, enum, default and examples is no schema."""
     pending: list[Any] = [schema]
     found: list[dict[str, Any]] = []
@@ -115,7 +116,7 @@ def _positions(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for name in _MAPS_OF_SCHEMAS:
             pending.extend(node.get(name, {}).values())
         pending.extend(node[name] for name in _SCHEMAS if name in node)
-    return reversed(found)
+    return found[::-1]
 
 
 def _make_exact(node: dict[str, Any]) -> None:

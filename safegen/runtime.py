@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from safegen.engine.request import Event, Request, SamplingParams
 from safegen.errors import (
@@ -30,6 +30,9 @@ from safegen.prompt import Prompt, chat_messages, plain_text
 from safegen.result import Result, failed
 from safegen.run import Run
 from safegen.sampling import check_unsupported, merge_sampling
+
+if TYPE_CHECKING:
+    from safegen.grammars.vocabulary import Vocabulary
 
 Work = Generator[tuple[Run, ...], None, Result[Any]]
 
@@ -92,7 +95,7 @@ class Runtime:
         self._engine = engine
         self._tokenizer = tokenizer
         self._types = TypeCache(limits)
-        self._vocabularies: dict[frozenset[int], Any] = {}
+        self._vocabularies: dict[frozenset[int], Vocabulary] = {}
         self._vocabulary_lock = threading.Lock()
         self._request_prefix = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
@@ -159,20 +162,20 @@ class Runtime:
             return None
         from safegen.grammars.matcher import NativeConstraint
 
-        return NativeConstraint(output_type.program, self._vocabulary(stop_ids))
+        return NativeConstraint(output_type.program, self._vocabulary(stop_ids), cache_bytes=self.limits.cache_bytes)
 
     def new_id(self) -> str:
         return f"{self._request_prefix}-{next(self._numbers)}"
 
-    def _vocabulary(self, stop_ids: frozenset[int]) -> Any:
-        from safegen._native import Vocabulary
+    def _vocabulary(self, stop_ids: frozenset[int]) -> Vocabulary:
+        from safegen.grammars.vocabulary import Vocabulary
 
         with self._vocabulary_lock:
             if stop_ids not in self._vocabularies:
                 if len(self._vocabularies) > 8:  # callers' own stop sets; the model's own is made again at need
                     self._vocabularies.clear()
                 texts = [None if token in stop_ids else text for token, text in enumerate(self.token_bytes)]
-                self._vocabularies[stop_ids] = Vocabulary(texts, sorted(stop_ids))
+                self._vocabularies[stop_ids] = Vocabulary(texts, stop_ids)
             return self._vocabularies[stop_ids]
 
     def _encode(self, prompt: Prompt, shown: str | None) -> tuple[int, ...]:
@@ -209,4 +212,3 @@ class Runtime:
         if not self._closed.is_set():
             self._closed.set()
             self._engine.close(drain=drain, timeout_s=timeout_s)
-
