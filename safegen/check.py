@@ -6,25 +6,32 @@ import dataclasses
 from typing import Any
 
 from safegen.errors import GrammarError, RequestError, SchemaError
-from safegen.grammars.findings import Finding
+from safegen.grammars.json_schema import Finding, check_json_schema
 from safegen.grammars.options import SchemaOptions
 from safegen.limits import Limits
-from safegen.output_type import compile_type
-from safegen.types import JsonSchema
+from safegen.output_type import OutputType, compile_type, python_adapter, python_schema_text
+from safegen.types import Choice, JsonSchema, Regex
+
+__all__ = ["Finding", "check", "matches"]
 
 
 def check(spec: Any, *, limits: Limits | None = None, **options: Any) -> list[Finding]:
     """How each keyword of an output type is handled: "enforced", "verified" or "refused", with its JSON Pointer.
 
-    A type that would be refused gives the finding that says why, instead of raising. options: see `matches`.
+    A type that would be refused gives the findings that say why, instead of raising; one without keywords (a regex, a
+    choice) that is served gives none. options: see `matches`.
     """
+    given = _options(spec, options)
     try:
-        return list(compile_type(spec, limits, _options(spec, options)).findings)
+        if spec is None or isinstance(spec, OutputType | Regex | Choice):
+            return list(compile_type(spec, limits).findings)
+        if isinstance(spec, JsonSchema):
+            return check_json_schema(spec.text, given or spec.options, limits)
+        return check_json_schema(python_schema_text(python_adapter(spec)), given, limits)
     except SchemaError as error:
-        note = error.reason + (f" {error.hint}" if error.hint else "")
-        return [Finding(pointer=error.pointer, keyword=error.keyword or "", handling="refused", note=note)]
+        return [Finding(error.pointer, error.keyword or "", "refused", error.reason)]
     except GrammarError as error:
-        return [Finding(pointer="", keyword="", handling="refused", note=str(error))]
+        return [Finding("", "", "refused", str(error))]
 
 
 def matches(spec: Any, text: str, *, limits: Limits | None = None, **options: Any) -> bool:

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from safegen.errors import GrammarError, InvalidOutput, SchemaError
+from safegen.errors import InvalidOutput, SchemaError
 from safegen.grammars.options import SchemaOptions
 from safegen.limits import Limits
 from safegen.types import Choice, JsonSchema, Regex, parse_json
 
 if TYPE_CHECKING:
     from safegen._native import Program
-    from safegen.check import Finding
+    from safegen.grammars.json_schema import Finding
 
 T = TypeVar("T")
 
@@ -96,20 +96,30 @@ def compile_type(spec: Any, limits: Limits | None = None, options: SchemaOptions
         return _compile_choice(spec, limits, started)
     if isinstance(spec, JsonSchema):
         return _compile_json(spec.text, options or spec.options, limits, started, json.loads)
-    return _compile_python(spec, options or SchemaOptions(), limits, started)
+    adapter = python_adapter(spec)
+    text = python_schema_text(adapter)
+    return _compile_json(
+        text, options or SchemaOptions(), limits, started, lambda answer: _validate_python(adapter, answer)
+    )
 
 
-def _compile_python(spec: Any, options: SchemaOptions, limits: Limits, started: float) -> OutputType[Any]:
+def python_adapter(spec: Any) -> Any:
+    """The pydantic TypeAdapter of a Python type. Raises SchemaError for what is none."""
     if isinstance(spec, dict | str | bool | int | float | list | tuple | set):
         raise SchemaError(
             f"{spec!r:.80} is a value, not an output type",
             hint="wrap it: JsonSchema({...}), Choice([...]) or Regex('...')",
         )
-    from safegen.python_types import adapter_of, json_schema_of
+    from safegen.python_types import adapter_of
 
-    adapter = adapter_of(spec)
-    text = json.dumps(json_schema_of(adapter), ensure_ascii=False)
-    return _compile_json(text, options, limits, started, lambda answer: _validate_python(adapter, answer))
+    return adapter_of(spec)
+
+
+def python_schema_text(adapter: Any) -> str:
+    """The closed JSON Schema of an adapter's type, as JSON text. Raises SchemaError when it has none."""
+    from safegen.python_types import json_schema_of
+
+    return json.dumps(json_schema_of(adapter), ensure_ascii=False)
 
 
 def _validate_python(adapter: Any, text: str) -> Any:
@@ -130,28 +140,30 @@ def _compile_json(
             f"the schema has {num_bytes:,} bytes, more than max_schema_bytes={limits.max_schema_bytes:,}",
             hint="split the type, or raise Limits(max_schema_bytes=...)",
         )
-    from safegen.compilers import compile_schema, schema_validator
+    from safegen.grammars.json_schema import compile_json_schema
+    from safegen.validation import SchemaValidator
 
-    schema = parse_json(schema_text)
-    program, findings = compile_schema(schema_text, options, limits)
-    validate = schema_validator(schema_text)
+    compiled = compile_json_schema(schema_text, options, limits)
+    validator = SchemaValidator(schema_text, formats=options.formats)
 
     def read(text: str) -> Any:
-        validate(text)
+        validator.validate(text)
         return parse(text)
 
-    shown = f"Answer with JSON that matches this JSON Schema, and nothing else:\n{_compact(schema)}"
-    return _finish(started, "json", program, shown, findings, read)
+    shown = f"Answer with JSON that matches this JSON Schema, and nothing else:\n{_compact(parse_json(schema_text))}"
+    return _finish(started, "json", compiled.program, shown, compiled.findings, read)
 
 
 def _compile_regex(spec: Regex, limits: Limits, started: float) -> OutputType[str]:
-    from safegen.compilers import compile_pattern, pattern_validator
+    from safegen.grammars.regex import compile_regex
+    from safegen.validation import EcmaRegex
 
-    program = compile_pattern(spec.pattern, limits)
-    validate = pattern_validator(spec.pattern)
+    program = compile_regex(spec.pattern, limits)
+    judge = EcmaRegex(f"^(?:{spec.pattern})$", lenient=False)
 
     def read(text: str) -> str:
-        validate(text)
+        if not judge.search(text):
+            raise InvalidOutput(f"{text!r:.200} does not match {spec.pattern!r:.200}")
         return text
 
     shown = f"Answer with a text that matches this regular expression, and nothing else:\n{spec.pattern}"
@@ -159,14 +171,9 @@ def _compile_regex(spec: Regex, limits: Limits, started: float) -> OutputType[st
 
 
 def _compile_choice(spec: Choice, limits: Limits, started: float) -> OutputType[str]:
-    from safegen.compilers import compile_labels
+    from safegen.grammars.regex import compile_choice
 
-    for label in spec.labels:
-        try:
-            label.encode()
-        except UnicodeEncodeError as error:
-            raise GrammarError(f"Choice label {label!r} holds a lone surrogate") from error
-    program = compile_labels(spec.labels, limits)
+    program = compile_choice(spec.labels, limits)
     allowed = frozenset(spec.labels)
 
     def read(text: str) -> str:

@@ -156,7 +156,7 @@ def test_user_stop_id_is_known_to_the_constraint() -> None:
 
 DOOR: list[tuple[str, tuple[Any, ...], dict[str, Any], type[SafegenError]]] = [
     ("empty prompt", ("",), {}, RequestError),
-    ("prompt longer than the context", ("x" * 600,), {}, RequestError),
+    ("prompt longer than the context", ("x" * MAX_CONTEXT,), {}, RequestError),
     ("max_tokens=0", ("go",), {"max_tokens": 0}, RequestError),
     ("unknown option", ("go",), {"max_token": 5}, RequestError),
     ("NaN temperature", ("go",), {"temperature": math.nan}, RequestError),
@@ -223,7 +223,7 @@ def test_batch_keeps_the_order_and_every_failure_in_its_row(llm: LLM) -> None:
         "",
         ("go", JsonSchema({"type": "nonsense"})),
         ("go", Regex("[0-9]{4}")),
-        "x" * 600,
+        "x" * MAX_CONTEXT,
         [{"role": "user", "content": "go"}],
         7,
         ("go", Choice(["yes", "no"])),

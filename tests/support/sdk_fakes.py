@@ -28,7 +28,7 @@ TOKEN_BYTES: list[bytes | None] = [
     None,
     *(text.encode() for text in LONGER),
 ]
-MAX_CONTEXT = 512
+MAX_CONTEXT = 2048
 
 
 class ByteTokenizer:
