@@ -1,7 +1,7 @@
 """Extract people from five short texts into a pydantic model.
 
 Every answer is held to the model's JSON Schema while it is decoded, then validated independently: `unwrap()` gives a
-`Person` or raises.
+`Person` or raises. One worked example shows the small default model what is wanted.
 """
 
 from pydantic import BaseModel, Field
@@ -22,11 +22,15 @@ TEXTS = [
     "At 61, Peter Novak still runs his bakery in Prague.",
     "Say hello to Fatima Hassan (19), a student in Cairo!",
 ]
+EXAMPLE = [
+    {"role": "user", "content": "Omar Khan, a driver from Delhi, turned 52 last week."},
+    {"role": "assistant", "content": '{"name":"Omar Khan","age":52,"city":"Delhi"}'},
+]
 
 
 def main() -> None:
     with LLM() as llm:
-        results = llm.batch([f"Extract the person from this text: {text}" for text in TEXTS], Person)
+        results = llm.batch([[*EXAMPLE, {"role": "user", "content": text}] for text in TEXTS], Person)
     for result in results:
         print(repr(result.unwrap()))
     print(f"{sum(result.status == 'ok' for result in results)} of {len(results)} valid")

@@ -8,6 +8,7 @@ by any number of threads, requests and LLMs. Nothing here imports torch.
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections import OrderedDict
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_DESCRIPTIONS = (JsonSchema, Regex, Choice)  # dataclasses, so pydantic would take the bare classes for types
 Kind = Literal["text", "json", "regex", "choice"]
 
 
@@ -109,6 +111,10 @@ def python_adapter(spec: Any) -> Any:
         raise SchemaError(
             f"{spec!r:.80} is a value, not an output type",
             hint="wrap it: JsonSchema({...}), Choice([...]) or Regex('...')",
+        )
+    if inspect.isroutine(spec) or any(spec is description for description in _DESCRIPTIONS):
+        raise SchemaError(
+            f"{spec!r:.80} is no output type", hint="pass a type, or an instance such as Regex('[0-9]+')"
         )
     from safegen.python_types import adapter_of
 

@@ -160,7 +160,7 @@ DOOR: list[tuple[str, tuple[Any, ...], dict[str, Any], type[SafegenError]]] = [
     ("max_tokens=0", ("go",), {"max_tokens": 0}, RequestError),
     ("unknown option", ("go",), {"max_token": 5}, RequestError),
     ("NaN temperature", ("go",), {"temperature": math.nan}, RequestError),
-    ("schema that is a list", ("go", JsonSchema), {}, SchemaError),
+    ("the bare class of a description", ("go", JsonSchema), {}, SchemaError),
     ("schema with an unknown type", ("go", JsonSchema({"type": "text"})), {}, SchemaError),
     ("schema as a bare dict", ("go", {"type": "integer"}), {}, SchemaError),
     ("unsatisfiable schema", ("go", JsonSchema({"type": "integer", "minimum": 5, "maximum": 4})), {}, SchemaError),
