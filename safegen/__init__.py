@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from safegen.async_llm import AsyncLLM
-    from safegen.check import Finding, check, matches
+    from safegen.checking import Finding, check, matches
     from safegen.engine.request import SamplingParams
     from safegen.errors import (
         Cancelled,
@@ -52,7 +52,7 @@ _MODULE_OF = {
     "EngineClosed": "errors",
     "EngineError": "errors",
     "FinalEvent": "events",
-    "Finding": "check",
+    "Finding": "checking",
     "GrammarError": "errors",
     "GuardBlocked": "errors",
     "InvalidOutput": "errors",
@@ -72,8 +72,8 @@ _MODULE_OF = {
     "SnapshotEvent": "events",
     "StreamEvent": "events",
     "Truncated": "errors",
-    "check": "check",
-    "matches": "check",
+    "check": "checking",
+    "matches": "checking",
 }
 
 __all__ = [

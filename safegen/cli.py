@@ -118,7 +118,7 @@ def _as_json(result: Any) -> dict[str, Any]:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from safegen.check import check, matches
+    from safegen.checking import check, matches
 
     spec = _spec(arguments)
     findings = check(spec)

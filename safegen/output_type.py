@@ -113,9 +113,7 @@ def python_adapter(spec: Any) -> Any:
             hint="wrap it: JsonSchema({...}), Choice([...]) or Regex('...')",
         )
     if inspect.isroutine(spec) or any(spec is description for description in _DESCRIPTIONS):
-        raise SchemaError(
-            f"{spec!r:.80} is no output type", hint="pass a type, or an instance such as Regex('[0-9]+')"
-        )
+        raise SchemaError(f"{spec!r:.80} is no output type", hint="pass a type, or an instance such as Regex('[0-9]+')")
     from safegen.python_types import adapter_of
 
     return adapter_of(spec)

@@ -56,7 +56,6 @@ class _DecoderSchema(GenerateJsonSchema):
     def emit_warning(self, kind: Any, detail: str) -> None:
         """A default that JSON cannot show does not matter here: defaults are annotations."""
 
-
     def decimal_schema(self, schema: Any) -> JsonSchemaValue:
         return {"type": "number", **_number_bounds(schema)}
 

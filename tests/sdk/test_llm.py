@@ -286,10 +286,10 @@ def test_deltas_join_to_the_text_of_the_same_call_without_a_stream(llm: LLM, spe
 
 
 def test_last_snapshot_is_the_value() -> None:
-    with make_llm(ScriptedBackend('{"a":[1,22],"b":{"c":333}}')) as scripted:
-        with scripted.stream("go", JsonSchema({"type": "object"})) as stream:
-            values = [event.value for event in stream if isinstance(event, SnapshotEvent)]
-            result = stream.result()
+    backend = ScriptedBackend('{"a":[1,22],"b":{"c":333}}')
+    with make_llm(backend) as scripted, scripted.stream("go", JsonSchema({"type": "object"})) as stream:
+        values = [event.value for event in stream if isinstance(event, SnapshotEvent)]
+        result = stream.result()
     assert values[-1] == result.value == {"a": [1, 22], "b": {"c": 333}}
     assert {"a": [1]} in values
 

@@ -37,6 +37,11 @@ def test_every_name_comes_from_the_module_that_is_said_to_hold_it() -> None:
     assert all(json.loads(run_python(code)))
 
 
+def test_no_public_name_is_that_of_a_module() -> None:
+    modules = {path.stem for path in (ROOT / "safegen").iterdir()} | {"engine", "grammars", "kernels"}
+    assert not modules & set(safegen.__all__)
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Grammer"):
         _ = safegen.Grammer

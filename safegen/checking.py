@@ -1,4 +1,7 @@
-"""Looking at an output type without a model: `check` says how it is handled, `matches` what it accepts."""
+"""Looking at an output type without a model: `check` says how it is handled, `matches` what it accepts.
+
+(The module is not called `check`: a submodule of that name would replace the function on the package.)
+"""
 
 from __future__ import annotations
 
