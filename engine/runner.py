@@ -42,11 +42,8 @@ class ModelRunner:
         config = self._model.config
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
         try:
-            self._cache = [
-                KvLayer(torch.zeros(shape, dtype=_KV_DTYPE), torch.zeros(shape, dtype=_KV_DTYPE))
-                for _ in range(config.num_layers)
-            ]
-        except RuntimeError as exc:
+            self._cache = [KvLayer(_untouched_zeros(shape), _untouched_zeros(shape)) for _ in range(config.num_layers)]
+        except (MemoryError, RuntimeError) as exc:
             wanted = num_blocks * self.bytes_per_block(block_size)
             raise CapacityError(
                 f"{wanted} bytes for {num_blocks} KV blocks cannot be allocated. Fix: lower kv_cache_memory."
@@ -76,3 +73,8 @@ class ModelRunner:
         for layer in self._cache:
             layer.key[destination] = layer.key[source]
             layer.value[destination] = layer.value[source]
+
+
+def _untouched_zeros(shape: tuple[int, ...]) -> torch.Tensor:
+    """Zeros whose pages the operating system makes when they are touched. (torch.zeros writes them all.)"""
+    return torch.from_numpy(np.zeros(shape, dtype=np.float32))

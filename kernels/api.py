@@ -88,7 +88,13 @@ class Ops(Protocol):
         ...
 
     def paged_attention(
-        self, q: Tensor, cache: KvLayer, plan: AttentionPlan, *, scale: float, window: int | None = None,
+        self,
+        q: Tensor,
+        cache: KvLayer,
+        plan: AttentionPlan,
+        *,
+        scale: float,
+        window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
         """Causal attention. q: [tokens, heads, head_dim] -> same shape.

@@ -50,7 +50,7 @@ class Builder:
     def strings(self, values: Sequence[bytes]) -> int:
         """A finite language; scales to 100,000 values."""
     def json_string(self, content: int) -> int:
-        """Quoted JSON string whose *decoded* value lies in `content` (a language over UTF-8), in every legal spelling."""
+        """Quoted JSON strings, in every legal spelling, whose *decoded* value lies in `content` (over UTF-8)."""
     def number(
         self,
         *,
