@@ -5,11 +5,12 @@ then no longer be closed within the budget, the token is put aside and the short
 committed instead, which ends the sequence as "length" with `forced_close`; the token is committed; then a complete
 constraint, a stop string and the token limit end the sequence, whichever is first in that list.
 
-The close rests on one invariant. Let r be the tokens that remain and c the shortest completion. If len(c) <= r before a
-token, then either len(c') <= r - 1 after it, or c is committed now: so once it holds, it holds to the end, and the
-output is a complete answer. Therefore c' is asked for after every token, without a fork: when a token is put aside, its
-sequence ends, and the constraint's state is not used again. If c does not fit even at the start, the sequence is cut at
-the limit.
+The close rests on one invariant. Let r be the tokens that remain and c a completion, the shortest when it was asked
+for. If len(c) <= r before a token, then either len(c') <= r - 1 after it, or c is committed now: so once it holds, it
+holds to the end, and the output is a complete answer. A single token may open a structure of any length, so c' is
+needed after every token; it is c without its first token where that is the token drawn, and asked for otherwise. That
+takes no fork: when a token is put aside its sequence ends, and the constraint's state is not used again. If c does not
+fit even at the start, the sequence is cut at the limit.
 """
 
 from __future__ import annotations
@@ -77,8 +78,12 @@ def _advance(sequence: Sequence, constraint: Constraint, token_id: int) -> bool:
     if retract is not None:
         raise EngineError(f"the constraint takes back output (at #{retract.pointer}), which this engine does not serve")
     before, num_left = sequence.closing, sequence.num_tokens_left
+    fits = before is not None and len(before) <= num_left
+    if before and fits and before[0] == token_id:
+        sequence.closing = before[1:]
+        return True
     after = tuple(constraint.shortest_completion())
-    if before is not None and len(before) <= num_left and len(after) > num_left - 1:
+    if fits and len(after) > num_left - 1:
         return False
     sequence.closing = after
     return True

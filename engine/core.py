@@ -21,13 +21,13 @@ from collections.abc import Sequence as Ids
 
 import numpy as np
 
-from safegen.engine import capacity, commit, rng
+from safegen.engine import commit, rng
 from safegen.engine.backend import Backend
 from safegen.engine.block_pool import BlockPool
 from safegen.engine.config import EngineConfig
-from safegen.engine.door import Door
+from safegen.engine.door import open_door
 from safegen.engine.ledger import Ledger
-from safegen.engine.logits import Floats, LogitsPipeline
+from safegen.engine.logits import Floats, LogitsPipeline, RowBuffers
 from safegen.engine.request import Event, FinishReason, Request, TokensEvent
 from safegen.engine.sampler import draw, token_logprobs
 from safegen.engine.scheduler import Scheduler
@@ -50,17 +50,15 @@ class EngineCore:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        _check_settings(backend, token_bytes, config)
-        max_context = config.max_context or backend.max_context
-        num_blocks = _pool_blocks(backend, config, max_context)
-        backend.allocate(num_blocks, config.block_size)
         self.config = config
-        self.door = Door(backend.vocab_size, max_context, config.block_size, num_blocks)
+        self.door = open_door(backend, len(token_bytes), config)
+        backend.allocate(self.door.num_blocks, config.block_size)
         self.scheduler = self._fresh_scheduler()
         self._backend = backend
         self._token_bytes = token_bytes
         self._clock = clock
         self._masks = MaskRows.allocate(config.max_num_seqs, len(token_bytes))
+        self._buffers = RowBuffers(len(token_bytes))
         self._ledger = Ledger(clock)
         self._new: list[Sequence] = []
         self._events: list[Event] = []
@@ -88,7 +86,7 @@ class EngineCore:
             submitted_s=self._clock() if submitted_s is None else submitted_s,
             seed=rng.fresh_seed() if params.seed is None else params.seed,
             max_tokens=self.door.max_tokens(request),
-            pipeline=LogitsPipeline(params, request.prompt_ids, request.stop_ids, len(self._token_bytes)),
+            pipeline=LogitsPipeline(params, request.prompt_ids, request.stop_ids, self._buffers),
         )
         self._num_arrived += 1
         sequence = Sequence(context, 0, tuple(range(params.n)))
@@ -307,30 +305,6 @@ class EngineCore:
     ) -> None:
         self.scheduler.discard(sequence)
         self._events += self._ledger.close(sequence, reason, ending=ending, error=error)
-
-
-def _check_settings(backend: Backend, token_bytes: Ids[bytes | None], config: EngineConfig) -> None:
-    if not 0 < len(token_bytes) <= backend.vocab_size:
-        raise RequestError(
-            f"token_bytes names {len(token_bytes)} tokens, the model has logits for {backend.vocab_size}. "
-            f"Fix: use the model's own tokenizer, or cut the list.",
-            field="token_bytes",
-            value=len(token_bytes),
-        )
-    if config.max_context is not None and config.max_context > backend.max_context:
-        raise RequestError(
-            f"max_context={config.max_context} is above the model's {backend.max_context}; lower it or leave it out",
-            field="max_context",
-            value=config.max_context,
-        )
-
-
-def _pool_blocks(backend: Backend, config: EngineConfig, max_context: int) -> int:
-    block_bytes = backend.bytes_per_block(config.block_size)
-    memory_bytes = config.kv_cache_memory
-    if memory_bytes is None:
-        memory_bytes = capacity.default_kv_cache_bytes(block_bytes, config.block_size, config.max_num_seqs, max_context)
-    return capacity.num_blocks(memory_bytes, block_bytes)
 
 
 def _row_error(exc: Exception, sequence: Sequence) -> Exception:

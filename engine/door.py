@@ -9,6 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from safegen.engine import capacity
+from safegen.engine.backend import Backend
+from safegen.engine.config import EngineConfig
 from safegen.engine.request import Request
 from safegen.errors import RequestError
 
@@ -55,3 +57,29 @@ class Door:
                 field=field,
                 value=wrong,
             )
+
+
+def open_door(backend: Backend, num_tokens: int, config: EngineConfig) -> Door:
+    """The door of an engine over `backend` whose tokenizer has num_tokens; sizes the block pool.
+
+    Raises RequestError for settings that do not fit the backend, CapacityError for memory that holds no block.
+    """
+    if not 0 < num_tokens <= backend.vocab_size:
+        raise RequestError(
+            f"token_bytes names {num_tokens} tokens, the model has logits for {backend.vocab_size}. "
+            f"Fix: use the model's own tokenizer, or cut the list.",
+            field="token_bytes",
+            value=num_tokens,
+        )
+    max_context = config.max_context or backend.max_context
+    if max_context > backend.max_context:
+        raise RequestError(
+            f"max_context={max_context} is above the model's {backend.max_context}. Fix: lower it or leave it out.",
+            field="max_context",
+            value=max_context,
+        )
+    block_bytes = backend.bytes_per_block(config.block_size)
+    memory_bytes = config.kv_cache_memory
+    if memory_bytes is None:
+        memory_bytes = capacity.default_kv_cache_bytes(block_bytes, config.block_size, config.max_num_seqs, max_context)
+    return Door(backend.vocab_size, max_context, config.block_size, capacity.num_blocks(memory_bytes, block_bytes))

@@ -28,8 +28,8 @@ from safegen.engine.request import SamplingParams
 from safegen.errors import EngineError
 from safegen.grammars.constraint import WORD_BITS
 
+_TINY = float(np.finfo(np.float64).tiny)
 Floats = NDArray[np.floating[Any]]
-_NUCLEUS_FIRST_LOOK = 512
 
 
 class MissingMask(EngineError):
@@ -47,7 +47,7 @@ class NonFiniteLogits(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A probability law over tokens. ids: [k] int64, ascending. probs: [k] float64, all > 0, sum 1."""
+    """A probability law over tokens. ids: [k] int64, ascending. probs: [k] float64, all > 0, sum 1 but for rounding."""
 
     ids: NDArray[np.int64]
     probs: NDArray[np.float64]
@@ -67,30 +67,50 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the pipeline makes of a row. scores: [vocab] float32 after the mask (-inf is illegal), before temperature;
-    None when the fast path had no need of them. greedy: the law is the highest score alone, temperature being 0."""
+    """What the pipeline makes of a row.
+
+    ids, scores: the legal tokens, ascending, and their scores before temperature; None when the fast path had no need
+    of them. They and the law are valid until the next row. greedy: the law is the highest score alone.
+    """
 
     law: Law
+    ids: NDArray[np.int64] | None
     scores: NDArray[np.float32] | None
     greedy: bool
+
+
+class RowBuffers:
+    """Vocabulary-sized arrays that all pipelines of an engine share, one row after the other.
+
+    A fresh array of this size costs more in page faults than the arithmetic in it.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.all_ids = np.arange(vocab_size, dtype=np.int64)
+        self.all_ids.flags.writeable = False
+        self.scores = np.empty(vocab_size, dtype=np.float32)
+        self.weights = np.empty(vocab_size, dtype=np.float64)
 
 
 class LogitsPipeline:
     """The pipeline of one request, with its settings laid out as arrays once. Holds no state of any sequence."""
 
     def __init__(
-        self, params: SamplingParams, prompt_ids: tuple[int, ...], stop_ids: frozenset[int], vocab_size: int
+        self, params: SamplingParams, prompt_ids: tuple[int, ...], stop_ids: frozenset[int], buffers: RowBuffers
     ) -> None:
-        """vocab_size: length of the rows. Ids at or above it are left out: no row holds them."""
+        """Ids at or above the buffers' vocab_size are left out: no row holds them."""
+        vocab_size = buffers.vocab_size
         self._params = params
-        self._vocab_size = vocab_size
+        self._buffers = buffers
         bias = {token: value for token, value in params.logit_bias.items() if token < vocab_size}
         self._bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
         self._bias_values = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
         self._stop_ids = np.array(sorted(token for token in stop_ids if token < vocab_size), dtype=np.int64)
         self._repeats = params.repetition_penalty != 1.0
         self.needs_counts = bool(self._repeats or params.presence_penalty or params.frequency_penalty)
-        self._prompt_ids = np.unique(np.array(prompt_ids if self._repeats else (), dtype=np.int64))
+        counted = {token for token in prompt_ids if token < vocab_size} if self._repeats else ()
+        self._prompt_ids = np.array(sorted(counted), dtype=np.int64)
         self._fast = not (self.needs_counts or bias or params.temperature or params.logprobs is not None)
 
     def target(self, row: NDArray[np.float32], history: History, mask: NDArray[np.int32] | None) -> Target:
@@ -102,42 +122,26 @@ class LogitsPipeline:
             best = int(row.argmax())
             legal = mask is None or bool((int(mask[best // WORD_BITS]) >> (best % WORD_BITS)) & 1)
             if legal and np.isfinite(row[best]):
-                return Target(Law.one_hot(best), None, greedy=True)
-        scores = self._scores(row, history, mask)
-        return Target(self._law(scores), scores, greedy=self._params.temperature == 0.0)
+                return Target(Law.one_hot(best), None, None, greedy=True)
+        scores = self._adjusted(row, history.output_counts)
+        ids = self._legal_ids(history, mask)
+        if ids is not self._buffers.all_ids:
+            scores = scores[ids]
+        law = self._law(ids, scores, _highest_score(scores))
+        return Target(law, ids, scores, greedy=self._params.temperature == 0.0)
 
-    # --- legality and scores --------------------------------------------------------------------------------------
+    # --- scores -------------------------------------------------------------------------------------------------------
 
-    def _scores(
-        self, row: NDArray[np.float32], history: History, mask: NDArray[np.int32] | None
-    ) -> NDArray[np.float32]:
-        scores = row.astype(np.float32)
+    def _adjusted(self, row: NDArray[np.float32], output_counts: Mapping[int, int]) -> NDArray[np.float32]:
+        """The row after bias and penalties: itself if there are none."""
+        if not (self.needs_counts or self._bias_ids.size):
+            return row
+        scores = self._buffers.scores
+        scores[:] = row
         scores[self._bias_ids] += self._bias_values
         if self.needs_counts:
-            self._penalise(scores, history.output_counts)
-        held_back = self._stop_ids if history.num_output_tokens < self._params.min_tokens else self._stop_ids[:0]
-        if mask is None:
-            scores[held_back] = -np.inf
-        else:
-            scores[~self._legal(mask, held_back)] = -np.inf
-        best = scores.max()
-        if best == -np.inf:
-            raise EmptyMask("every legal token has logit -inf: logit_bias or the model forbids all of them")
-        if not np.isfinite(best):
-            raise NonFiniteLogits(f"the model's logits hold {best}; the weights or the kernels are broken")
+            self._penalise(scores, output_counts)
         return scores
-
-    def _legal(self, mask: NDArray[np.int32], held_back: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """The mask as [vocab] bool, without the stop ids that min-tokens holds back unless only those are left."""
-        bits = np.unpackbits(mask.view(np.uint8), bitorder="little", count=self._vocab_size)
-        legal = bits.view(np.bool_)
-        if held_back.size and legal[held_back].any():
-            without = legal.copy()
-            without[held_back] = False
-            legal = without if without.any() else legal
-        if not legal.any():
-            raise EmptyMask("the constraint allows no token here: its mask is empty")
-        return legal
 
     def _penalise(self, scores: NDArray[np.float32], output_counts: Mapping[int, int]) -> None:
         params = self._params
@@ -145,51 +149,78 @@ class LogitsPipeline:
         counts = np.fromiter(output_counts.values(), dtype=np.float64, count=len(output_counts))
         if self._repeats:
             seen = np.union1d(self._prompt_ids, ids)
-            seen = seen[seen < self._vocab_size]
             values = scores[seen].astype(np.float64)
             penalty = params.repetition_penalty
             scores[seen] = np.where(values > 0, values / penalty, values * penalty)
-        lowered = scores[ids] - (params.frequency_penalty * counts + params.presence_penalty)
-        scores[ids] = lowered
+        scores[ids] -= params.frequency_penalty * counts + params.presence_penalty
 
-    # --- law ------------------------------------------------------------------------------------------------------
+    # --- legality -----------------------------------------------------------------------------------------------------
 
-    def _law(self, scores: NDArray[np.float32]) -> Law:
+    def _legal_ids(self, history: History, mask: NDArray[np.int32] | None) -> NDArray[np.int64]:
+        """Ids that the mask allows, without the stop ids that min-tokens holds back unless only those are left."""
+        ids = self._buffers.all_ids
+        if mask is not None:
+            bits = np.unpackbits(mask.view(np.uint8), bitorder="little", count=self._buffers.vocab_size)
+            ids = np.flatnonzero(bits)
+        if not ids.size:
+            raise EmptyMask("the constraint allows no token here: its mask is empty")
+        if history.num_output_tokens < self._params.min_tokens and self._stop_ids.size:
+            without = ids[~np.isin(ids, self._stop_ids)]
+            ids = without if without.size else ids
+        return ids
+
+    # --- law ----------------------------------------------------------------------------------------------------------
+
+    def _law(self, ids: NDArray[np.int64], scores: NDArray[np.float32], best: np.float32) -> Law:
         params = self._params
         if params.temperature == 0.0:
-            return Law.one_hot(int(scores.argmax()))
-        ids = np.flatnonzero(scores > -np.inf)
+            return Law.one_hot(int(ids[scores.argmax()]))
         if 0 < params.top_k < ids.size:
-            ids = ids[_highest(scores[ids], params.top_k)]
-        exact = scores[ids].astype(np.float64)
+            places = _highest(scores, params.top_k)
+            ids, scores = ids[places], scores[places]
+        weights = self._buffers.weights[: ids.size]
         with np.errstate(over="ignore"):  # a tiny temperature sends all but the highest to exp(-inf) = 0
-            weights = np.exp((exact - exact.max()) / params.temperature)
+            np.subtract(scores, best, out=weights, dtype=np.float64)
+            np.divide(weights, params.temperature, out=weights)
+            np.exp(weights, out=weights)
         if params.top_p < 1.0:
-            kept = _nucleus(weights, params.top_p)
-            ids, weights = ids[kept], weights[kept]
-        kept = weights >= max(params.min_p, np.finfo(np.float64).tiny)
-        ids, weights = ids[kept], weights[kept]
-        return Law(ids, weights / weights.sum())
+            places = _nucleus(weights, params.top_p)
+            ids, weights = ids[places], weights[places]
+        above = weights >= max(params.min_p, _TINY)
+        if not above.all():
+            ids, weights = ids[above], weights[above]
+        return Law(ids, np.divide(weights, weights.sum(), out=weights))
+
+
+def _highest_score(scores: NDArray[np.float32]) -> np.float32:
+    best: np.float32 = scores.max()
+    if best == -np.inf:
+        raise EmptyMask("every legal token has logit -inf: logit_bias or the model forbids all of them")
+    if not np.isfinite(best):
+        raise NonFiniteLogits(f"the model's logits hold {best}; the weights or the kernels are broken")
+    return best
 
 
 def _highest(values: Floats, count: int) -> NDArray[np.int64]:
     """Places of the `count` highest values, ascending; of equal ones the first."""
-    threshold = np.partition(values, values.size - count)[values.size - count]
-    above = np.flatnonzero(values > threshold)
-    equal = np.flatnonzero(values == threshold)[: count - above.size]
-    return np.sort(np.concatenate((above, equal)))
+    return _first_above(values, np.partition(values, values.size - count)[values.size - count], count)
 
 
 def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     """Places, ascending, of the smallest set of highest weights whose share is at least top_p; of equal ones the first.
 
-    A nucleus is mostly small: the few highest are looked at first, all of them only when those do not suffice.
+    Weights below (1 - top_p) / size of the sum have less than 1 - top_p together, so the nucleus lies above that line,
+    and only what lies above (half of) it is sorted.
     """
-    wanted = top_p * weights.sum()
-    for count in (min(_NUCLEUS_FIRST_LOOK, weights.size), weights.size):
-        places = _highest(weights, count)
-        places = places[np.argsort(-weights[places], kind="stable")]
-        cumulative = np.cumsum(weights[places])
-        if cumulative[-1] >= wanted or count == weights.size:
-            break
-    return np.sort(places[: int(np.searchsorted(cumulative, wanted, side="left")) + 1])
+    total = weights.sum()
+    head = weights[weights >= 0.5 * (1.0 - top_p) * total / weights.size]
+    ranked = np.sort(head)[::-1]
+    count = min(int(np.searchsorted(np.cumsum(ranked), top_p * total, side="left")) + 1, ranked.size)
+    return _first_above(weights, ranked[count - 1], count)
+
+
+def _first_above(values: Floats, threshold: np.floating[Any], count: int) -> NDArray[np.int64]:
+    """Places, ascending, of the values above the threshold, and of the first equal ones, `count` in all."""
+    above = np.flatnonzero(values > threshold)
+    equal = np.flatnonzero(values == threshold)[: count - above.size]
+    return np.sort(np.concatenate((above, equal)))

@@ -1,8 +1,9 @@
 """Drawing a token from a law, and reporting its log-probabilities.
 
 A draw is the inverse of the cumulative law at one uniform number, in float64, in order of token id: the smallest id
-whose cumulative probability exceeds u. The comparison is strict, so a token of probability zero is never drawn, not
-even at u = 0. The uniform number comes from `engine.rng` by (seed, index, position), never from shared state.
+whose cumulative probability exceeds u. The sum runs over blocks of ids first, then within one block, so that a large
+vocabulary costs one pass; the comparison is strict. The uniform number comes from `engine.rng` by (seed, index,
+position), never from shared state.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ from numpy.typing import NDArray
 from safegen.engine.logits import Law, Target
 from safegen.engine.request import TokenLogprobs
 
+_BLOCK_IDS = 512
+
 
 def draw(law: Law, uniform: float) -> int:
     """The token of `law` at `uniform` in [0, 1)."""
-    if law.ids.size == 1:
+    num_ids = law.ids.size
+    if num_ids == 1:
         return int(law.ids[0])
-    cumulative = np.cumsum(law.probs)
-    place = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-    return int(law.ids[min(place, law.ids.size - 1)])
+    blocks = np.cumsum(np.add.reduceat(law.probs, np.arange(0, num_ids, _BLOCK_IDS)))
+    wanted = uniform * blocks[-1]
+    block = min(int(np.searchsorted(blocks, wanted, side="right")), blocks.size - 1)
+    start = block * _BLOCK_IDS
+    within = np.cumsum(law.probs[start : start + _BLOCK_IDS])
+    rest = wanted - blocks[block - 1] if block else wanted
+    return int(law.ids[start + min(int(np.searchsorted(within, rest, side="right")), within.size - 1)])
 
 
 def token_logprobs(row: NDArray[np.float32], target: Target, token_id: int, num_top: int) -> TokenLogprobs:
@@ -32,9 +40,8 @@ def token_logprobs(row: NDArray[np.float32], target: Target, token_id: int, num_
     """
     raw = _log_softmax(row.astype(np.float64))
     law = target.law
-    if target.greedy and target.scores is not None:
-        ids = np.flatnonzero(target.scores > -np.inf)
-        logs = _log_softmax(target.scores[ids].astype(np.float64))
+    if target.greedy and target.ids is not None and target.scores is not None:
+        ids, logs = target.ids, _log_softmax(target.scores.astype(np.float64))
     else:
         ids, logs = law.ids, np.log(law.probs)
     return TokenLogprobs(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from safegen.engine.block_pool import BlockPool
 from safegen.engine.config import EngineConfig
-from safegen.engine.logits import LogitsPipeline
+from safegen.engine.logits import LogitsPipeline, RowBuffers
 from safegen.engine.request import Request, SamplingParams
 from safegen.engine.scheduler import Scheduler
 from safegen.engine.sequence import RequestContext, Sequence
@@ -26,7 +26,7 @@ def make(
 def sequence(arrival: int, prompt: Ids[int], max_tokens: int = 50, n: int = 1) -> Sequence:
     params = SamplingParams(max_tokens=max_tokens, n=n)
     request = Request(f"r{arrival}", tuple(prompt), params, frozenset())
-    pipeline = LogitsPipeline(params, request.prompt_ids, frozenset(), 1000)
+    pipeline = LogitsPipeline(params, request.prompt_ids, frozenset(), RowBuffers(1000))
     context = RequestContext(request, arrival, 0.0, 0, max_tokens, pipeline)
     return Sequence(context, 0, tuple(range(n)))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from safegen.engine.config import EngineConfig
 from safegen.engine.core import EngineCore
-from safegen.engine.logits import History, LogitsPipeline
+from safegen.engine.logits import History, LogitsPipeline, RowBuffers
 from safegen.engine.request import Event, FinishedEvent, Request, SamplingParams, TokensEvent
 from safegen.engine.rng import uniform
 from safegen.engine.sampler import draw
@@ -128,7 +128,7 @@ def drive(
 def naive(of: Request, index: int = 0) -> list[int]:
     """The oracle: one sequence, no cache, no batch, no scheduler. Knows free text, seeds and stop ids."""
     params, ids = of.params, list(of.prompt_ids)
-    pipeline = LogitsPipeline(params, of.prompt_ids, of.stop_ids, FAKE_VOCAB)
+    pipeline = LogitsPipeline(params, of.prompt_ids, of.stop_ids, RowBuffers(FAKE_VOCAB))
     constraint = of.constraint.fork() if of.constraint else None
     output: list[int] = []
     while len(output) < (params.max_tokens or 0):
