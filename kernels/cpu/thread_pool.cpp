@@ -116,7 +116,7 @@ void ThreadPool::start_workers(int wanted) {
 }
 
 void ThreadPool::drain(Job& job) {
-    const FloatMode mode;
+    [[maybe_unused]] const FloatMode mode;
     for (std::int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.call(job.context, i);
 }
 
