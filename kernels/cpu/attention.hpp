@@ -102,16 +102,27 @@ inline void attend_tile(const AttentionArgs& a, const Running& run, const float*
         add_values<1, true>(run.acc, decay[0], scores, values, first, last, d, a.head_dim - d);
 }
 
-// Row pointers of the tile's keys; positions outside [low, high) borrow the row at low.
+// Row pointers of the tile's keys; positions outside [low, high) borrow the row at low. Walks block by block: a division
+// for every key would cost as much as a dot product.
 inline void tile_rows_of(const AttentionArgs& a, const AttentionItem& item, int64_t start, int64_t low, int64_t high,
                          const float** keys, const float** values) {
     const std::int32_t* table = a.block_table + item.sequence * a.max_blocks;
+    const int64_t stride = a.kv_heads * a.head_dim, end = high < start + kKeyTile ? high : start + kKeyTile;
+    int64_t block = low / a.block_size, within = low % a.block_size;
+    int64_t row = table[block] * a.block_size + within;
+    const float *key = a.key + item.kv_head * a.head_dim, *value = a.value + item.kv_head * a.head_dim;
     for (int64_t i = 0; i < kKeyTile; ++i) {
-        const int64_t position = start + i < low || start + i >= high ? low : start + i;
-        const int64_t slot = table[position / a.block_size] * a.block_size + position % a.block_size;
-        const int64_t offset = (slot * a.kv_heads + item.kv_head) * a.head_dim;
-        keys[i] = a.key + offset;
-        values[i] = a.value + offset;
+        keys[i] = key + row * stride;
+        values[i] = value + row * stride;
+    }
+    for (int64_t position = low; position < end; ++position) {
+        keys[position - start] = key + row * stride;
+        values[position - start] = value + row * stride;
+        ++row;
+        if (++within == a.block_size && position + 1 < end) {
+            within = 0;
+            row = table[++block] * a.block_size;
+        }
     }
 }
 
