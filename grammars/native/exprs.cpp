@@ -181,16 +181,17 @@ Exprs::Facts Exprs::facts_of(const Node& n) const {
             f.depth = facts_[n.a].depth + 1;
             f.pure = facts_[n.a].pure;
             break;
+        // One escape stands for one character: 1 decoded byte after \n and its like, up to 3 after \uXXXX, 4 after a pair.
         case Kind::JsonEscape:
-            f.min_bytes = 2;
+            f.min_bytes = saturating_add(std::max(facts_[n.a].min_bytes, 1u), 1);
             f.depth = facts_[n.a].depth + 1;
             break;
         case Kind::JsonHex:
-            f.min_bytes = 5 - n.b;
+            f.min_bytes = saturating_add(5 - n.b, facts_[n.a].min_bytes - std::min(facts_[n.a].min_bytes, 3u));
             f.depth = facts_[n.a].depth + 1;
             break;
         case Kind::JsonLow:
-            f.min_bytes = 7 - n.c;
+            f.min_bytes = saturating_add(7 - n.c, facts_[n.a].min_bytes - std::min(facts_[n.a].min_bytes, 4u));
             f.depth = facts_[n.a].depth + 1;
             break;
         case Kind::Number:
