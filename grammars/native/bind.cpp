@@ -211,6 +211,8 @@ void bind_grammars(nb::module_& m) {
                      else out.push_back(text_of(nb::cast<nb::bytes>(token)));
                  }
                  new (self) Vocabulary(std::move(out), stop_ids);
+                 nb::gil_scoped_release release;
+                 self->free_text();
              }, "token_bytes"_a, "stop_ids"_a)
         .def_prop_ro("size", &Vocabulary::size)
         .def_prop_ro("stop_ids", &Vocabulary::stop_ids)

@@ -49,6 +49,7 @@ Exprs::Exprs(const Options& options) : options_(options) {
     intern({Kind::Epsilon, 0, 0, 0, 0, 0, {}});
     intern({Kind::All, 0, 0, 0, 0, 0, {}});
     live_memo_[kEmpty] = Live::No;
+    any_text_();  // first, so that its facts are known to all that is built from it
     distance_[kEmpty] = kInfinite;
 }
 
@@ -66,7 +67,8 @@ ExprId Exprs::intern(Node&& node) {
     if (found != ids_.end()) return found->second;
     const auto id = static_cast<ExprId>(nodes_.size());
     if (id >= kMaxNodes) throw LimitExceeded("the automaton grew past its limit of expressions");
-    const Facts facts = facts_of(node);
+    Facts facts = facts_of(node);
+    set_freedom(node, facts);
     if (facts.depth > kMaxDepth) throw LimitExceeded("operators are nested too deeply (limit " + std::to_string(kMaxDepth) + ")");
     if (node.kind == Kind::And && facts.min_bytes > facts.max_bytes) return kEmpty;
     if (!chunks_[id / kChunk].load(std::memory_order_relaxed))
@@ -200,6 +202,68 @@ Exprs::Facts Exprs::facts_of(const Node& n) const {
             break;
     }
     return f;
+}
+
+// How freely text may go on, see Facts.
+void Exprs::set_freedom(const Node& n, Facts& f) const {
+    switch (n.kind) {
+        case Kind::Repeat:
+            if (n.a != any_char_id_) return;
+            f.free_bytes = n.c;
+            f.close_bytes = n.b;
+            f.absorbing = n.c == kInfinite;
+            f.ending = n.b == 0;
+            return;
+        case Kind::Concat: {
+            const Facts &a = facts_[n.a], &b = facts_[n.b];
+            f.free_bytes = a.free_bytes;
+            f.close_bytes = saturating_add(a.close_bytes, b.min_bytes);
+            f.absorbing = b.absorbing;
+            f.ending = a.ending && meta(n.b).nullable;
+            return;
+        }
+        case Kind::Or:
+            for (ExprId k : n.kids) {
+                const Facts& kid = facts_[k];
+                if (kid.free_bytes > f.free_bytes || (kid.free_bytes == f.free_bytes && kid.close_bytes < f.close_bytes)) {
+                    f.free_bytes = kid.free_bytes;
+                    f.close_bytes = kid.close_bytes;
+                }
+            }
+            f.absorbing = std::all_of(n.kids.begin(), n.kids.end(), [&](ExprId k) { return facts_[k].absorbing; });
+            for (ExprId k : n.kids) f.ending |= facts_[k].ending && facts_[k].free_bytes >= f.free_bytes;
+            return;
+        case Kind::Not:
+            if (facts_[n.a].max_bytes == kInfinite) return;
+            f.free_bytes = kInfinite;
+            f.close_bytes = facts_[n.a].max_bytes + 1;
+            f.absorbing = true;
+            return;
+        case Kind::And: {
+            // Absorbing parts complete one after the other; one counted part leaves room for that.
+            uint32_t room = kInfinite, least = 0, close = 0;
+            bool ending = true, counted = false;
+            for (ExprId k : n.kids) {
+                const Facts& kid = facts_[k];
+                ending &= kid.ending;
+                room = std::min(room, kid.free_bytes);
+                if (kid.absorbing) {
+                    close = saturating_add(close, kid.close_bytes);
+                } else {
+                    if (counted || nodes_[k].kind != Kind::Repeat || kid.free_bytes == 0) return;
+                    counted = true;
+                    least = kid.close_bytes;
+                }
+            }
+            if (close == kInfinite) return;
+            f.free_bytes = !counted ? room : room > close ? room - close : 0;
+            f.close_bytes = std::max(least, close);
+            f.absorbing = !counted;
+            f.ending = ending;
+            return;
+        }
+        default: return;
+    }
 }
 
 // --- simplifying constructors ---------------------------------------------------------------------------------------
@@ -417,8 +481,8 @@ ExprId Exprs::chars_(const std::vector<std::pair<uint32_t, uint32_t>>& ranges) {
 
 ExprId Exprs::any_text_() {
     if (any_text_id_ == kEmpty) {
-        const ExprId character = chars_({{0, 0x10FFFF}});
-        any_text_id_ = repeat_(character, 0, kInfinite);
+        any_char_id_ = chars_({{0, 0x10FFFF}});
+        any_text_id_ = repeat_(any_char_id_, 0, kInfinite);
     }
     return any_text_id_;
 }

@@ -99,6 +99,9 @@ public:
     std::string shortest(ExprId e);             // e must be live
     bool matches(ExprId e, std::string_view text);
     uint32_t count_up_to(ExprId e, uint32_t limit);  // number of accepted texts, at most `limit`
+    // Whether e allows, for `bytes` more bytes, all that `reference` allows (closing quotes aside). reference: a state of
+    // the free JSON string. A sufficient condition, decided from the expressions alone. ending: closing quotes agree too.
+    bool covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) const;
     ByteSet alphabet(ExprId e);                 // bytes that can occur at all
     size_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
     const Options& options() const { return options_; }
@@ -121,6 +124,11 @@ private:
         uint32_t depth = 1;
         bool pure = true;   // non-empty by construction
         bool text = false;  // every accepted text is well-formed UTF-8
+        // Of languages of text: for `free_bytes` more bytes any text at all may be read, and wherever that leaves off,
+        // at most `close_bytes` more complete it. absorbing: what is accepted stays so under any further text, perhaps
+        // once it is longer than close_bytes. ending: every whole text read within free_bytes is accepted.
+        uint32_t free_bytes = 0, close_bytes = kInfinite;
+        bool absorbing = false, ending = false;
     };
     struct Raw {  // derivatives by byte class, liveness not yet decided
         uint8_t cls[256];
@@ -139,6 +147,7 @@ private:
     // All below assume the lock is held.
     ExprId intern(Node&& node);
     Facts facts_of(const Node& node) const;
+    void set_freedom(const Node& node, Facts& facts) const;
     bool nullable_of(const Node& node) const;
     ExprId bytes_(const ByteSet& set);
     ExprId concat2(ExprId a, ExprId b);
@@ -191,7 +200,7 @@ private:
     std::unique_ptr<std::atomic<Meta*>[]> chunks_;
     uint32_t max_chunks_ = 0;
     std::atomic<size_t> memory_bytes_{0};
-    ExprId any_text_id_ = kEmpty;
+    ExprId any_text_id_ = kEmpty, any_char_id_ = kEmpty;
 };
 
 // UTF-8 byte ranges of an inclusive code point range without surrogates; each entry is 1 to 4 byte ranges.

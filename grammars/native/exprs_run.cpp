@@ -406,6 +406,31 @@ uint32_t Exprs::count_up_to(ExprId start, uint32_t limit) {
     return count;
 }
 
+bool Exprs::covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) const {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    const Node *a = &nodes_[e], *b = &nodes_[reference];
+    if (a->kind == Kind::And && b->kind == Kind::And && a->kids.size() == 2 && b->kids.size() == 2) {
+        // Both cut to the same alphabet: compare what is left.
+        for (int i = 0; i < 2; ++i)
+            for (int k = 0; k < 2; ++k)
+                if (a->kids[static_cast<size_t>(i)] == b->kids[static_cast<size_t>(k)]) {
+                    a = &nodes_[a->kids[static_cast<size_t>(1 - i)]];
+                    b = &nodes_[b->kids[static_cast<size_t>(1 - k)]];
+                    i = k = 2;
+                }
+    }
+    if (a->kind != b->kind || a->kind < Kind::JsonBody || a->kind > Kind::JsonLow) return false;
+    if (a->b != b->b || a->c != b->c || a->d != b->d) return false;
+    ExprId inner = a->a, free = b->a;
+    while (free != any_text_id_) {  // the rest of a character
+        const Node &x = nodes_[inner], &y = nodes_[free];
+        if (x.kind != Kind::Concat || y.kind != Kind::Concat || x.a != y.a) return false;
+        inner = x.b, free = y.b;
+    }
+    ending = facts_[inner].ending;
+    return facts_[inner].free_bytes >= std::max(bytes, 1u);
+}
+
 ByteSet Exprs::alphabet(ExprId e) {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     return alphabet_(e);

@@ -38,40 +38,19 @@ void MaskCache::evict() {
     }
 }
 
+Compiled::Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocabulary> v, size_t cache_bytes)
+    : grammar(std::move(g)), vocabulary(std::move(v)), cache(cache_bytes) {
+    free_text = grammar->lexeme(grammar->exprs().json_body(grammar->exprs().any_text()));
+}
+
 std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
+    if (e == free_text) return vocabulary->free_text();
     if (auto known = cache.find(e)) return known;
-    const Vocabulary& v = *vocabulary;
+    constexpr int kBroad = 90;  // a state with this many first bytes is a string's
     Exprs& x = grammar->exprs();
-    auto mask = std::make_shared<LexemeMask>();
-    std::vector<ExprId> stack(static_cast<size_t>(v.max_depth) + 1);
-    stack[0] = e;
-    const uint32_t nodes = v.num_nodes();
-    std::vector<uint32_t> tokens;
-    for (uint32_t i = 1; i < nodes;) {
-        const ExprId next = x.next(stack[v.depth[i] - 1u], v.byte[i]);
-        if (next == kEmpty) {
-            i = v.end[i];
-            continue;
-        }
-        for (uint32_t k = v.token_begin[i]; k < v.token_begin[i + 1]; ++k) tokens.push_back(v.ids[k]);
-        if (x.nullable(next)) {
-            if (v.end[i] > i + 1) mask->exits.push_back(i);
-            if (v.token_begin[i] != v.token_begin[i + 1]) mask->closers.push_back(i);
-        }
-        if (next == kEpsilon) {
-            i = v.end[i];
-            continue;
-        }
-        stack[v.depth[i]] = next;
-        ++i;
-    }
-    if (tokens.size() * 2 < v.words()) {
-        tokens.shrink_to_fit();
-        mask->tokens = std::move(tokens);
-    } else {
-        mask->words.assign(v.words(), 0);
-        for (uint32_t id : tokens) mask->words[id / 32] |= 1u << (id % 32);
-    }
+    const bool broad = x.expansion(e)->first.count() >= kBroad && free_text != kEmpty;
+    auto mask = std::make_shared<const LexemeMask>(
+        broad ? walk_difference(x, *vocabulary, e, free_text, *vocabulary->free_text()) : walk_trie(x, *vocabulary, e));
     cache.put(e, mask);
     return mask;
 }

@@ -11,18 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "grammars/native/masks.hpp"
 #include "grammars/native/state.hpp"
 #include "grammars/native/vocabulary.hpp"
 
 namespace safegen {
-
-struct LexemeMask {
-    std::vector<uint32_t> words;   // dense bits, or
-    std::vector<uint32_t> tokens;  // token ids when they are few
-    std::vector<uint32_t> exits;   // trie nodes with children at which the lexeme may end
-    std::vector<uint32_t> closers; // trie nodes of tokens that end with the lexeme
-    size_t memory_bytes() const { return (words.size() + tokens.size() + exits.size() + closers.size()) * 4 + 160; }
-};
 
 class MaskCache {
 public:
@@ -45,11 +38,11 @@ private:
 
 // A program bound to a vocabulary.
 struct Compiled {
-    Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocabulary> v, size_t cache_bytes)
-        : grammar(std::move(g)), vocabulary(std::move(v)), cache(cache_bytes) {}
+    Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocabulary> v, size_t cache_bytes);
     std::shared_ptr<const Grammar> grammar;
     std::shared_ptr<const Vocabulary> vocabulary;
     MaskCache cache;
+    ExprId free_text;  // the free JSON string up to its closing quote
     std::shared_ptr<const LexemeMask> lexeme_mask(ExprId e);
 };
 

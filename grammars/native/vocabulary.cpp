@@ -5,6 +5,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "grammars/native/masks.hpp"
+
 namespace safegen {
 
 namespace {
@@ -57,8 +59,15 @@ Vocabulary::Vocabulary(std::vector<std::string> tokens, std::vector<uint32_t> st
         previous = text;
     }
     for (uint32_t node : chain) end[node] = num_nodes();
+    height.assign(byte.size(), 0);
+    for (uint32_t i = num_nodes(); i-- > 1;) height[parent[i]] = std::max<uint16_t>(height[parent[i]], static_cast<uint16_t>(height[i] + 1));
     // Tokens of a node directly follow its opening: begin of the next node is where they stop.
     token_begin.push_back(static_cast<uint32_t>(ids.size()));
+}
+
+std::shared_ptr<const LexemeMask> Vocabulary::free_text() const {
+    std::call_once(free_text_once_, [&] { free_text_ = std::make_shared<const LexemeMask>(free_text_mask(*this)); });
+    return free_text_;
 }
 
 bool Vocabulary::is_stop(uint32_t id) const { return std::binary_search(stop_ids_.begin(), stop_ids_.end(), id); }

@@ -1,6 +1,8 @@
 // The bytes of a vocabulary's tokens as a trie in depth-first order: the subtree of node i is [i, end[i]).
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +10,8 @@
 #include "grammars/native/byteset.hpp"
 
 namespace safegen {
+
+struct LexemeMask;
 
 class Vocabulary {
 public:
@@ -23,10 +27,14 @@ public:
     const ByteSet& single_bytes() const { return single_bytes_; }  // bytes that are tokens by themselves
     std::vector<uint32_t> fewest_tokens(std::string_view text) const;  // empty when the text cannot be spelled
 
+    // Mask of the free JSON string; computed on first use.
+    std::shared_ptr<const LexemeMask> free_text() const;
+
     // Trie: node 0 is the root; parallel arrays.
     uint32_t num_nodes() const { return static_cast<uint32_t>(byte.size()); }
     std::vector<uint8_t> byte;
     std::vector<uint16_t> depth;
+    std::vector<uint16_t> height;   // bytes of the longest path below
     std::vector<uint32_t> end, parent;
     std::vector<uint32_t> token_begin;  // ids of tokens that end at node i: ids[token_begin[i] .. token_begin[i + 1])
     std::vector<uint32_t> ids;
@@ -39,6 +47,8 @@ private:
     std::vector<uint32_t> stop_ids_;
     ByteSet single_bytes_;
     uint64_t serial_;
+    mutable std::once_flag free_text_once_;
+    mutable std::shared_ptr<const LexemeMask> free_text_;
 };
 
 }  // namespace safegen
