@@ -43,6 +43,7 @@ class Document:
         self.dynamic_anchors: dict[str, int] = {}
         self.has_recursive_anchor = False
         self.tracks_evaluation = False
+        self._ambiguous: set[tuple[str, str]] = set()  # (URI, anchor or "") of names that two schemas have
         self._walked: set[int] = set()
         self.root_uri = ""
         if isinstance(root, dict):
@@ -101,7 +102,7 @@ class Document:
             self.dialects.setdefault(uri, dialect_of(schema, place, dialect))
             first, _ = self.resources.setdefault(uri, (schema, place))
             if first is not schema and first is not self.root:
-                self._report(f"the $id {uri!r} names two schemas", place, dialect.id_keyword)
+                self._ambiguous.add((uri, ""))
         return uri
 
     def _register_anchors(self, schema: dict[str, Any], place: str, base: str, dialect: Dialect) -> None:
@@ -111,7 +112,7 @@ class Document:
                 continue
             first, _ = self.anchors.setdefault((base, name), (schema, place))
             if first is not schema:
-                self._report(f"the anchor {name!r} names two schemas", place, word)
+                self._ambiguous.add((base, name))
             if word == "$dynamicAnchor":
                 self.dynamic_anchors[name] = self.dynamic_anchors.get(name, 0) + 1
         self.has_recursive_anchor = self.has_recursive_anchor or schema.get("$recursiveAnchor") is True
@@ -163,6 +164,8 @@ class Document:
             )
         schema, place = resource
         fragment = unquote(fragment)
+        if (uri, "") in self._ambiguous or (uri, fragment) in self._ambiguous:
+            raise SchemaError(f"two schemas have the name of {reference!r}", pointer=pointer, keyword=keyword)
         if not fragment:
             found, found_place, base = schema, place, uri
         elif fragment.startswith("/"):

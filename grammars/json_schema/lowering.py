@@ -149,12 +149,9 @@ class Lowering:
         names = dict.fromkeys((*piece.names, *piece.required))
         # A name that only `required` lists comes after all that have a schema.
         for name in names:
-            term = self.algebra.objects.value_term(piece, name)
-            if not encodable(name):
-                if name in required:
-                    self._refuse(term.pointer, "required", f"no text can spell the required name {name!r}")
-                continue
-            properties.append((name.encode(), self.node(term), name in required))
+            if encodable(name):
+                term = self.algebra.objects.value_term(piece, name)
+                properties.append((name.encode(), self.node(term), name in required))
         extras = []
         for keys, term in piece.classes:
             node = self.node(term)

@@ -53,8 +53,8 @@ class Objects:
         self.anything = ObjectPiece(((strings.anything, terms.true),))
 
     def value_term(self, piece: ObjectPiece, name: str) -> Term:
-        """The term for the value of one key."""
-        term = piece.names.get(name)
+        """The term for the value of one key; a key that no text can spell has none."""
+        term = piece.names.get(name) if encodable(name) else self.terms.false
         return self.class_term(piece.classes, name) if term is None else term
 
     def class_term(self, classes: KeyClasses, name: str) -> Term:

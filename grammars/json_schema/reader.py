@@ -43,10 +43,12 @@ _OBJECT_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """A schema object in 2020-12 words, with where it lies."""
+    """A schema object in 2020-12 words, with where it lies. asserted: what its own assertions allow, which holds
+    beside all its applicators."""
 
     words: View
     position: Position
+    asserted: Shape
 
     def at(self, word: str) -> str:
         return f"{self.position.pointer}/{self.words.place(word)}"
@@ -126,7 +128,7 @@ class Reader:
             case TermKind.ALL_OF:
                 shape = algebra.everything
                 for part in term.parts:
-                    shape = algebra.intersect(shape, self.shape(part), term.pointer)
+                    shape = self._meet(shape, self.shape(part), term.pointer)
                 return shape
             case TermKind.ANY_OF:
                 return algebra.union([self.shape(part) for part in term.parts], term.pointer)
@@ -138,23 +140,21 @@ class Reader:
     def _read(self, position: Position) -> Shape:
         schema = position.schema
         assert isinstance(schema, dict)
-        here = Here(view(schema, self.document.dialect(position.base_uri)), position)
-        words = here.words.keywords
+        mapped = view(schema, self.document.dialect(position.base_uri))
+        words = mapped.keywords
+        asserted = self._assertions(Here(mapped, position, self.algebra.everything))
+        here = Here(mapped, position, asserted)
         # The object's own assertions stand where `properties` stands: that is what decides the order of names.
-        parts: list[Shape] = []
-        asserted = False
+        parts: list[Shape] = [] if "properties" in words else [asserted]
         for word, value in words.items():
             applicator = self._applicators.get(word)
             if applicator is not None:
                 parts.append(applicator(here, value))
             elif word == "properties":
-                parts.append(self._assertions(here))
-                asserted = True
-        if not asserted:
-            parts.insert(0, self._assertions(here))
+                parts.append(asserted)
         shape = parts[0]
         for part in parts[1:]:
-            shape = self.algebra.intersect(shape, part, position.pointer)
+            shape = self._meet(shape, part, position.pointer)
         if self.document.tracks_evaluation:
             shape = self._unevaluated(here, shape)
         return shape
@@ -319,6 +319,14 @@ class Reader:
             classes = objects.split(classes, unmatched, additional)
         return classes, matched
 
+    def _meet(self, a: Shape, b: Shape, pointer: str) -> Shape:
+        """Intersection; where alternatives multiply, those that are proved empty are dropped at once."""
+        met = self.algebra.intersect(a, b, pointer)
+        multiplied = len(met.objects) > max(len(a.objects), len(b.objects)) or len(met.arrays) > max(
+            len(a.arrays), len(b.arrays)
+        )
+        return self.emptiness.pruned(met) if multiplied else met
+
     # In-place applicators.
 
     def _reference(self, here: Here, reference: str) -> Shape:
@@ -331,7 +339,7 @@ class Reader:
             raise here.error("a dynamic reference with several anchors of its name is not supported", word)
         if word == "$recursiveRef" and document.has_recursive_anchor and len(set(document.resources)) > 1:
             raise here.error("a recursive reference across resources is not supported", word)
-        return self.shape(self.term(schema, pointer, base))
+        return self.shape(self.terms.position(schema, pointer, base))
 
     def _branches(self, here: Here, word: str) -> list[Shape]:
         place, base = here.at(word), here.position.base_uri
@@ -341,7 +349,7 @@ class Reader:
     def _all_of(self, here: Here, schemas: list[SchemaValue]) -> Shape:
         shape = self.algebra.everything
         for branch in self._branches(here, "allOf"):
-            shape = self.algebra.intersect(shape, branch, here.at("allOf"))
+            shape = self._meet(shape, branch, here.at("allOf"))
         return shape
 
     def _any_of(self, here: Here, schemas: list[SchemaValue]) -> Shape:
@@ -360,13 +368,16 @@ class Reader:
     def _one_of(self, here: Here, schemas: list[SchemaValue]) -> Shape:
         algebra, place = self.algebra, here.at("oneOf")
         branches = self._branches(here, "oneOf")
+        if len(branches) == 1:
+            return branches[0]
+        # The schema's own assertions hold as well, so only an overlap within them counts.
+        within = [algebra.intersect(here.asserted, branch, place) for branch in branches]
         exclusive = []
         for i, branch in enumerate(branches):
             for j, other in enumerate(branches):
-                if i != j and not self.emptiness.disjoint(branch, other, place):
-                    branch = algebra.intersect(branch, self._negated(other, f"{place}/{j}"), place)
-                    branch = self.emptiness.pruned(branch)
-            exclusive.append(branch)
+                if i != j and not self.emptiness.disjoint(within[i], within[j], place):
+                    branch = self._meet(branch, self._negated(other, f"{place}/{j}"), place)
+            exclusive.append(self.emptiness.pruned(branch))
         return algebra.union(exclusive, place)
 
     def _negated(self, shape: Shape, pointer: str) -> Shape:
@@ -405,7 +416,7 @@ class Reader:
         for name, needed in needs.items():
             if needed:
                 either = self.algebra.union([self._without_name(name), self._with_names([name, *needed])], place)
-                shape = self.algebra.intersect(shape, either, place)
+                shape = self._meet(shape, either, place)
         return shape
 
     def _dependent_schemas(self, here: Here, schemas: dict[str, SchemaValue]) -> Shape:
@@ -417,7 +428,7 @@ class Reader:
             )
             present = algebra.intersect(only_object, branch, place)
             either = algebra.union([self._without_name(name), present], place)
-            shape = algebra.intersect(shape, either, place)
+            shape = self._meet(shape, either, place)
         return shape
 
     # Values.
