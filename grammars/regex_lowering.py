@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from safegen.errors import GrammarError
 from safegen.grammars import unicode_sets
-from safegen.grammars.regex_syntax import Kind, Pattern
+from safegen.grammars.regex_tree import Kind, Pattern
 from safegen.grammars.unicode_sets import Ranges
 
 if TYPE_CHECKING:

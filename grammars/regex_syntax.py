@@ -11,72 +11,12 @@ anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from safegen.errors import GrammarError
 from safegen.grammars import unicode_sets
+from safegen.grammars.regex_tree import Kind, Pattern, alternatives, assertion, repeat, sequence
 from safegen.grammars.unicode_sets import Ranges
-
-
-class Kind(Enum):
-    TEXT = "text"  # a fixed string
-    CHARS = "chars"  # one code point of a set
-    SEQUENCE = "sequence"
-    ALTERNATIVES = "alternatives"
-    REPEAT = "repeat"
-    START = "^"
-    END = "$"
-    BOUNDARY = "\\b"
-    NO_BOUNDARY = "\\B"
-    AHEAD = "(?="
-    NOT_AHEAD = "(?!"
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """A node. asserts: some assertion lies within. depth: levels below. count: product of the nested counts."""
-
-    kind: Kind
-    parts: tuple[Pattern, ...] = ()
-    text: str = ""
-    ranges: Ranges = ()
-    low: int = 1
-    high: int | None = 1
-    asserts: bool = False
-    depth: int = 1
-    count: int = 1
-
-
-def sequence(parts: Sequence[Pattern]) -> Pattern:
-    return parts[0] if len(parts) == 1 else _inner(Kind.SEQUENCE, parts)
-
-
-def alternatives(parts: Sequence[Pattern]) -> Pattern:
-    return parts[0] if len(parts) == 1 else _inner(Kind.ALTERNATIVES, parts)
-
-
-def repeat(part: Pattern, low: int, high: int | None) -> Pattern:
-    count = max(low, high or 0, 1)
-    return Pattern(
-        Kind.REPEAT, (part,), low=low, high=high, asserts=part.asserts, depth=part.depth + 1, count=part.count * count
-    )
-
-
-def _inner(kind: Kind, parts: Sequence[Pattern]) -> Pattern:
-    return Pattern(
-        kind,
-        tuple(parts),
-        asserts=any(part.asserts for part in parts),
-        depth=1 + max((part.depth for part in parts), default=0),
-        count=max((part.count for part in parts), default=1),
-    )
-
-
-def _assertion(kind: Kind, parts: Sequence[Pattern] = ()) -> Pattern:
-    depth = 1 + max((part.depth for part in parts), default=0)
-    return Pattern(kind, tuple(parts), asserts=True, depth=depth)
 
 
 @dataclass(slots=True)
@@ -104,7 +44,7 @@ class _Group:
     def close(self) -> Pattern:
         self.close_branch()
         body = alternatives(self.branches)
-        return body if self.kind is None else _assertion(self.kind, [body])
+        return body if self.kind is None else assertion(self.kind, [body])
 
 
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
@@ -302,7 +242,7 @@ class _Parser:
         elif char in "^$":
             self.at += 1
             group.flush()
-            group.branch.append(_assertion(Kind.START if char == "^" else Kind.END))
+            group.branch.append(assertion(Kind.START if char == "^" else Kind.END))
         elif char == "\\":
             self._escaped_atom()
         else:
@@ -332,7 +272,7 @@ class _Parser:
         if char and char in "bB":
             self.at += 2
             self.group.flush()
-            self.group.branch.append(_assertion(Kind.BOUNDARY if char == "b" else Kind.NO_BOUNDARY))
+            self.group.branch.append(assertion(Kind.BOUNDARY if char == "b" else Kind.NO_BOUNDARY))
             return
         if (char and char in "123456789") or char == "k":
             raise self._error("back-references are not supported", start)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import cache
 
 from safegen.grammars.regex_lowering import RegexLowering
-from safegen.grammars.regex_syntax import Pattern, parse_regex
+from safegen.grammars.regex_syntax import parse_regex
+from safegen.grammars.regex_tree import Pattern
 
 _DATE = (
     r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"

@@ -74,7 +74,7 @@ class Lowering:
 
     def _numbers(self, numbers: NumberSet) -> list[int]:
         builder = self.builder
-        parts = [self._number(piece) for piece in numbers.pieces]
+        parts = [self._number(part) for piece in numbers.pieces for part in piece.intervals()]
         if not numbers.listed:
             return parts
         if self.any_spelling:
@@ -102,9 +102,6 @@ class Lowering:
             builder.complement(builder.number(integer=False, plain=False, multiple_of=literal(divisor)))
             for divisor in sorted(piece.not_multiples)
         ]
-        for value in sorted(piece.not_values):
-            text = literal(value)
-            outside.append(builder.complement(builder.number(integer=False, plain=False, low=text, high=text)))
         return builder.intersect([expr, *outside]) if outside else expr
 
     # Structure.

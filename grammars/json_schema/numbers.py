@@ -75,6 +75,17 @@ class NumberPiece:
         pieces += [NumberPiece(low=value, high=value) for value in self.not_values]
         return pieces
 
+    def intervals(self) -> list[NumberPiece]:
+        """Pieces without excluded values that together are this one: it is cut at each of them."""
+        pieces = [replace(self, not_values=frozenset())]
+        for value in sorted(self.not_values):
+            last = pieces.pop()
+            if last.contains(value):
+                pieces.append(last.intersect(NumberPiece(high=value, high_exclusive=True)))
+                last = last.intersect(NumberPiece(low=value, low_exclusive=True))
+            pieces.append(last)
+        return [piece for piece in pieces if not piece.is_empty()]
+
     def is_empty(self) -> bool:
         """Exact, but for dense exclusions in long intervals, which count as inhabited."""
         if self.divisor is not None and any(is_multiple(self.divisor, other) for other in self.not_multiples):

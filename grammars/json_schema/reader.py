@@ -9,52 +9,21 @@ of first appearance, depth first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 from typing import Any
 
-from safegen.errors import GrammarError, SchemaError
-from safegen.grammars.json_schema import formats
-from safegen.grammars.json_schema.arrays import ArrayPiece, Contains
-from safegen.grammars.json_schema.canonical import BOTH, NOTHING, Algebra, Shape
-from safegen.grammars.json_schema.dialects import View, view
+from safegen.errors import SchemaError
+from safegen.grammars.json_schema.arrays import ArrayPiece
+from safegen.grammars.json_schema.assertions import Assertions, Here
+from safegen.grammars.json_schema.canonical import NOTHING, Algebra, Shape
+from safegen.grammars.json_schema.dialects import view
 from safegen.grammars.json_schema.documents import Document, SchemaValue
 from safegen.grammars.json_schema.emptiness import Emptiness
-from safegen.grammars.json_schema.loader import JsonValue, escape_token
-from safegen.grammars.json_schema.numbers import ALL_NUMBERS, Number, NumberPiece, NumberSet, common_multiple
-from safegen.grammars.json_schema.objects import KeyClasses, ObjectPiece, Seen
-from safegen.grammars.json_schema.strings import ALL_STRINGS, NO_STRINGS, StringPiece, StringSet, encodable
+from safegen.grammars.json_schema.loader import escape_token
+from safegen.grammars.json_schema.numbers import NumberSet
+from safegen.grammars.json_schema.strings import NO_STRINGS
 from safegen.grammars.json_schema.terms import Position, Term, TermKind
 from safegen.grammars.options import Limits, SchemaOptions
-from safegen.grammars.regex_lowering import RegexLowering
-from safegen.grammars.regex_syntax import parse_regex
-
-ALL_TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
-_NUMBER_WORDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
-_STRING_WORDS = frozenset(("minLength", "maxLength", "pattern", "format"))
-_ARRAY_WORDS = frozenset(("prefixItems", "items", "minItems", "maxItems", "uniqueItems", "contains"))
-_OBJECT_WORDS = frozenset(
-    (
-        *("properties", "patternProperties", "additionalProperties", "required"),
-        *("minProperties", "maxProperties", "propertyNames"),
-    )
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """A schema object in 2020-12 words, with where it lies. asserted: what its own assertions allow, which holds
-    beside all its applicators."""
-
-    words: View
-    position: Position
-    asserted: Shape
-
-    def at(self, word: str) -> str:
-        return f"{self.position.pointer}/{self.words.place(word)}"
-
-    def error(self, message: str, word: str, hint: str | None = None) -> SchemaError:
-        return SchemaError(message, pointer=self.position.pointer, keyword=self.words.place(word), hint=hint)
 
 
 class Reader:
@@ -62,14 +31,11 @@ class Reader:
         self.document = document
         self.algebra = algebra
         self.terms = algebra.terms
-        self.options = options
         self.limits = limits
-        self.regex = RegexLowering(algebra.builder)
+        self.assertions = Assertions(document, algebra, options, limits, self.shape)
         self.emptiness = Emptiness(algebra, self.shape)
         self._shapes: dict[Term, Shape] = {self.terms.true: algebra.everything, self.terms.false: NOTHING}
         self._open: dict[Term, None] = {}
-        self._formats: dict[str, int] = {}
-        self._patterns: dict[str, int] = {}
         self._applicators: dict[str, Callable[[Here, Any], Shape]] = {
             "$ref": self._reference,
             "$dynamicRef": self._reference,
@@ -79,19 +45,14 @@ class Reader:
             "oneOf": self._one_of,
             "not": self._not,
             "if": self._condition,
-            "enum": self._enum,
-            "const": self._const,
+            "enum": lambda here, values: self.assertions.values(values, here.at("enum")),
+            "const": lambda here, value: self.assertions.values([value], here.at("const")),
             "dependentRequired": self._dependent_required,
             "dependentSchemas": self._dependent_schemas,
         }
 
     def root(self) -> Term:
-        return self.term(self.document.root, "", "")
-
-    def term(self, schema: SchemaValue, pointer: str, base_uri: str) -> Term:
-        if isinstance(schema, dict) and ("$id" in schema or "id" in schema):
-            base_uri = self.document.base_of(schema, base_uri)
-        return self.terms.position(schema, pointer, base_uri)
+        return self.assertions.term(self.document.root, "", "")
 
     # Terms.
 
@@ -124,7 +85,7 @@ class Reader:
                 assert term.position is not None
                 return self._read(term.position)
             case TermKind.VALUE:
-                return self._values([term.value], term.pointer)
+                return self.assertions.values([term.value], term.pointer)
             case TermKind.ALL_OF:
                 shape = algebra.everything
                 for part in term.parts:
@@ -142,7 +103,7 @@ class Reader:
         assert isinstance(schema, dict)
         mapped = view(schema, self.document.dialect(position.base_uri))
         words = mapped.keywords
-        asserted = self._assertions(Here(mapped, position, self.algebra.everything))
+        asserted = self.assertions.read(Here(mapped, position, self.algebra.everything))
         here = Here(mapped, position, asserted)
         # The object's own assertions stand where `properties` stands: that is what decides the order of names.
         parts: list[Shape] = [] if "properties" in words else [asserted]
@@ -158,166 +119,6 @@ class Reader:
         if self.document.tracks_evaluation:
             shape = self._unevaluated(here, shape)
         return shape
-
-    def _assertions(self, here: Here) -> Shape:
-        words = here.words.keywords
-        named = words.get("type")
-        types = ALL_TYPES if named is None else frozenset((named,) if isinstance(named, str) else named)
-        present = words.keys()
-        everything = self.algebra.everything
-        if named is None and not present & (_NUMBER_WORDS | _STRING_WORDS | _ARRAY_WORDS | _OBJECT_WORDS):
-            return everything
-        numbers, strings, arrays, objects = NumberSet(), NO_STRINGS, everything.arrays, everything.objects
-        if "number" in types or "integer" in types:
-            numbers = self._numbers(here, types) if "number" not in types or present & _NUMBER_WORDS else ALL_NUMBERS
-        if "string" in types:
-            strings = self._strings(here) if present & _STRING_WORDS else ALL_STRINGS
-        if "array" not in types:
-            arrays = ()
-        elif present & _ARRAY_WORDS:
-            arrays = self._arrays(here)
-        if "object" not in types:
-            objects = ()
-        elif present & _OBJECT_WORDS:
-            objects = self._objects(here)
-        return Shape("null" in types, BOTH if "boolean" in types else (), numbers, strings, arrays, objects)
-
-    def _numbers(self, here: Here, types: frozenset[str]) -> NumberSet:
-        words = here.words.keywords
-        only_integers = "number" not in types
-        divisor = Fraction(1) if only_integers else None
-        if "multipleOf" in words:
-            wanted = Fraction(words["multipleOf"])
-            divisor = wanted if divisor is None else common_multiple(divisor, wanted)
-        piece = NumberPiece(words.get("minimum"), False, words.get("maximum"), False, divisor, only_integers)
-        if "exclusiveMinimum" in words:
-            piece = piece.intersect(NumberPiece(low=words["exclusiveMinimum"], low_exclusive=True))
-        if "exclusiveMaximum" in words:
-            piece = piece.intersect(NumberPiece(high=words["exclusiveMaximum"], high_exclusive=True))
-        return NumberSet() if piece.is_empty() else NumberSet(pieces=(piece,))
-
-    def _strings(self, here: Here) -> StringSet:
-        words = here.words.keywords
-        low, high = words.get("minLength", 0), words.get("maxLength")
-        if high is not None and high < low:
-            return NO_STRINGS
-        exprs = []
-        if "pattern" in words:
-            exprs.append(self.pattern(here, words["pattern"], "pattern"))
-        if "format" in words and self.options.formats != "annotation":
-            language = self._format(here, words["format"])
-            if language is not None:
-                exprs.append(language)
-        return StringSet(pieces=(StringPiece(low, high, frozenset(exprs)),))
-
-    def pattern(self, here: Here, text: str, word: str) -> int:
-        """The language of a pattern, which is a search."""
-        expr = self._patterns.get(text)
-        if expr is None:
-            limits = self.limits
-            try:
-                tree = parse_regex(
-                    text,
-                    max_depth=limits.max_depth,
-                    max_chars=limits.max_pattern_chars,
-                    max_count=limits.max_count_product,
-                )
-                expr = self._patterns[text] = self.regex.search(tree)
-            except GrammarError as error:
-                raise here.error(error.reason, word) from None
-        return expr
-
-    def _format(self, here: Here, name: str) -> int | None:
-        if name not in formats.KNOWN:
-            if self.options.formats == "known":
-                return None
-            raise here.error(
-                f"the format {name!r} is not known",
-                "format",
-                'Use formats="known" to take unknown ones as annotations.',
-            )
-        if name not in self._formats:
-            self._formats[name] = formats.format_expr(name, self.regex)
-        return self._formats[name]
-
-    def _arrays(self, here: Here) -> tuple[ArrayPiece, ...]:
-        words, base = here.words.keywords, here.position.base_uri
-        prefix_place, items_place = here.at("prefixItems"), here.at("items")
-        prefix = tuple(
-            self.term(item, f"{prefix_place}/{index}", base) for index, item in enumerate(words.get("prefixItems", ()))
-        )
-        rest = self.term(words["items"], items_place, base) if "items" in words else self.terms.true
-        contains: tuple[Contains, ...] = ()
-        if "contains" in words:
-            term = self.term(words["contains"], here.at("contains"), base)
-            low, high = words.get("minContains", 1), words.get("maxContains")
-            contains = (Contains(0, term, low, high, here.position.pointer),)
-        unique = here.position.pointer if words.get("uniqueItems") is True else None
-        piece = ArrayPiece(
-            rest,
-            prefix,
-            words.get("minItems", 0),
-            words.get("maxItems"),
-            contains,
-            unique,
-            None if "items" in words else len(prefix),
-        )
-        trimmed = self.algebra.arrays.trim(piece)
-        return () if trimmed is None else (trimmed,)
-
-    def _objects(self, here: Here) -> tuple[ObjectPiece, ...]:
-        words, base = here.words.keywords, here.position.base_uri
-        objects = self.algebra.objects
-        place = here.at("properties")
-        names = {
-            name: self.term(schema, f"{place}/{escape_token(name)}", base)
-            for name, schema in words.get("properties", {}).items()
-        }
-        listed = frozenset(names) if self.document.tracks_evaluation else frozenset()
-        additional = self.terms.true
-        if "additionalProperties" in words:
-            additional = self.term(words["additionalProperties"], here.at("additionalProperties"), base)
-        seen = Seen(listed)
-        classes: KeyClasses = ((objects.strings.anything, additional),)
-        if words.get("patternProperties"):
-            classes, matched = self._pattern_properties(here, names, additional)
-            seen = Seen(listed, matched)
-        if "additionalProperties" in words:
-            seen = Seen(listed, objects.strings.anything)
-        piece = ObjectPiece(
-            classes,
-            names,
-            tuple(dict.fromkeys(words.get("required", ()))),
-            words.get("minProperties", 0),
-            words.get("maxProperties"),
-            seen=seen,
-        )
-        if "propertyNames" in words:
-            allowed = self.shape(self.term(words["propertyNames"], here.at("propertyNames"), base)).strings
-            restricted = objects.restrict_names(piece, allowed)
-            return () if restricted is None else (restricted,)
-        return () if objects.is_plainly_empty(piece) else (piece,)
-
-    def _pattern_properties(self, here: Here, names: dict[str, Term], additional: Term) -> tuple[KeyClasses, int]:
-        """Key classes of patterns, with `additional` for keys that match none, and the union of the patterns. The
-        terms of matching patterns are added to `names`."""
-        base, place = here.position.base_uri, here.at("patternProperties")
-        objects, builder = self.algebra.objects, self.algebra.builder
-        classes = objects.anything.classes
-        languages = []
-        for pattern, schema in here.words.keywords["patternProperties"].items():
-            keys = self.pattern(here, pattern, "patternProperties")
-            term = self.term(schema, f"{place}/{escape_token(pattern)}", base)
-            languages.append(keys)
-            classes = objects.split(classes, keys, term)
-            for name, own in names.items():
-                if encodable(name) and builder.matches_expr(keys, name.encode()):
-                    names[name] = self.terms.all_of([own, term])
-        matched = builder.alternate(languages)
-        if additional is not self.terms.true:
-            unmatched = objects.strings.within_text(builder.complement(matched))
-            classes = objects.split(classes, unmatched, additional)
-        return classes, matched
 
     def _meet(self, a: Shape, b: Shape, pointer: str) -> Shape:
         """Intersection; where alternatives multiply, those that are proved empty are dropped at once."""
@@ -344,7 +145,7 @@ class Reader:
     def _branches(self, here: Here, word: str) -> list[Shape]:
         place, base = here.at(word), here.position.base_uri
         schemas = here.words.keywords[word]
-        return [self.shape(self.term(schema, f"{place}/{i}", base)) for i, schema in enumerate(schemas)]
+        return [self.shape(self.assertions.term(schema, f"{place}/{i}", base)) for i, schema in enumerate(schemas)]
 
     def _all_of(self, here: Here, schemas: list[SchemaValue]) -> Shape:
         shape = self.algebra.everything
@@ -385,18 +186,18 @@ class Reader:
 
     def _not(self, here: Here, schema: SchemaValue) -> Shape:
         place = here.at("not")
-        return self._negated(self.shape(self.term(schema, place, here.position.base_uri)), place)
+        return self._negated(self.shape(self.assertions.term(schema, place, here.position.base_uri)), place)
 
     def _condition(self, here: Here, schema: SchemaValue) -> Shape:
         words, base, algebra = here.words.keywords, here.position.base_uri, self.algebra
         if "then" not in words and "else" not in words and not self.document.tracks_evaluation:
             return algebra.everything
         place = here.at("if")
-        holds = self.shape(self.term(schema, place, base))
+        holds = self.shape(self.assertions.term(schema, place, base))
         fails = self._negated(holds, place)
         for word in ("then", "else"):
             if word in words:
-                branch = self.shape(self.term(words[word], here.at(word), base))
+                branch = self.shape(self.assertions.term(words[word], here.at(word), base))
                 if word == "then":
                     holds = algebra.intersect(holds, branch, here.at(word))
                 else:
@@ -422,7 +223,7 @@ class Reader:
     def _dependent_schemas(self, here: Here, schemas: dict[str, SchemaValue]) -> Shape:
         algebra, shape, place = self.algebra, self.algebra.everything, here.at("dependentSchemas")
         for name, schema in schemas.items():
-            branch = self.shape(self.term(schema, f"{place}/{escape_token(name)}", here.position.base_uri))
+            branch = self.shape(self.assertions.term(schema, f"{place}/{escape_token(name)}", here.position.base_uri))
             only_object = replace(
                 self._with_names([name]), null=False, booleans=(), numbers=NumberSet(), strings=NO_STRINGS, arrays=()
             )
@@ -431,57 +232,16 @@ class Reader:
             shape = self._meet(shape, either, place)
         return shape
 
-    # Values.
-
-    def _enum(self, here: Here, values: list[JsonValue]) -> Shape:
-        return self._values(values, here.at("enum"))
-
-    def _const(self, here: Here, value: JsonValue) -> Shape:
-        return self._values([value], here.at("const"))
-
-    def _values(self, values: list[JsonValue], pointer: str) -> Shape:
-        """Exactly the listed values that some text can spell."""
-        numbers: dict[Number, None] = {}
-        strings: dict[str, None] = {}
-        booleans: set[bool] = set()
-        arrays, objects, null = [], [], False
-        for value in values:
-            if isinstance(value, str):
-                if encodable(value):
-                    strings[value] = None
-            elif value is None:
-                null = True
-            elif isinstance(value, bool):
-                booleans.add(value)
-            elif isinstance(value, list):
-                items = tuple(self.terms.value(item, pointer) for item in value)
-                arrays.append(ArrayPiece(self.terms.false, items, len(items), len(items)))
-            elif isinstance(value, dict):
-                names = {name: self.terms.value(member, pointer) for name, member in value.items()}
-                forbidden = ((self.algebra.strings.anything, self.terms.false),)
-                if all(map(encodable, names)):
-                    objects.append(ObjectPiece(forbidden, names, tuple(names), len(names), len(names)))
-            else:
-                numbers[value] = None
-        return Shape(
-            null,
-            tuple(value for value in BOTH if value in booleans),
-            NumberSet(tuple(numbers)),
-            StringSet(tuple(strings)),
-            tuple(arrays),
-            tuple(objects),
-        )
-
     # Unevaluated.
 
     def _unevaluated(self, here: Here, shape: Shape) -> Shape:
         words, base, algebra = here.words.keywords, here.position.base_uri, self.algebra
         if "unevaluatedProperties" in words:
-            term = self.term(words["unevaluatedProperties"], here.at("unevaluatedProperties"), base)
+            term = self.assertions.term(words["unevaluatedProperties"], here.at("unevaluatedProperties"), base)
             applied = (algebra.objects.with_seen(piece, term) for piece in shape.objects)
             shape = replace(shape, objects=tuple(piece for piece in applied if piece is not None))
         if "unevaluatedItems" in words:
-            term = self.term(words["unevaluatedItems"], here.at("unevaluatedItems"), base)
+            term = self.assertions.term(words["unevaluatedItems"], here.at("unevaluatedItems"), base)
             arrays = []
             for piece in shape.arrays:
                 if piece.contains and piece.seen is not None and term is not self.terms.true:

@@ -13,7 +13,8 @@ from safegen.errors import GrammarError
 from safegen.grammars.json_schema import compile_json_schema
 from safegen.grammars.options import Limits
 from safegen.grammars.regex import compile_choice, compile_regex
-from safegen.grammars.regex_syntax import Kind, parse_regex
+from safegen.grammars.regex_syntax import parse_regex
+from safegen.grammars.regex_tree import Kind
 
 Factory = Callable[..., Any]
 TEXTS = ["".join(chars) for length in range(5) for chars in product("ab-", repeat=length)]

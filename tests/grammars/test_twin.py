@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from tests.support.twin import Builder, utf8_sequences
+from tests.support.twin import Builder
+from tests.support.twin_exprs import utf8_sequences
 
 ALPHABET = "ab\u00e9"
 TEXTS = ["".join(chars) for n in range(5) for chars in product(ALPHABET, repeat=n)]
