@@ -90,6 +90,7 @@ _ALL = (
     _dialect(jsonschema.Draft4Validator, specifications.DRAFT4, _DRAFT_4, ref_hides_siblings=True),
 )
 _BY_URI = {dialect.uri.partition("://")[2]: dialect for dialect in _ALL}
+_BY_URI["json-schema.org/schema"] = DRAFT_2020_12  # "the latest draft"
 
 
 def dialect_of(schema: Any, default: Dialect = DRAFT_2020_12) -> Dialect:

@@ -271,11 +271,16 @@ def _positions(kind: str, text: str) -> Iterable[int]:
 
 
 class EcmaRegex:
-    """A compiled pattern. Safe to share between threads. lenient: see ecma_syntax."""
+    """A compiled pattern. Safe to share between threads.
 
-    def __init__(self, pattern: str, *, lenient: bool = True) -> None:
+    lenient: see ecma_syntax. whole: a match must span the whole text, as if between `^(?:` and `)$`.
+    """
+
+    def __init__(self, pattern: str, *, lenient: bool = True, whole: bool = False) -> None:
         self.pattern = pattern
         node = parse_regex(pattern, lenient=lenient)
+        if whole:
+            node = Concat((Assertion("start"), node, Assertion("end")), node.depth + 1)
         size = _program_size(node)
         if size > MAX_PROGRAM_STATES:
             raise RegexUnsupported(
@@ -286,5 +291,5 @@ class EcmaRegex:
         self._automaton = _Automaton(node, self._bits, backwards=False)
 
     def search(self, text: str) -> bool:
-        """Whether the pattern matches anywhere in text."""
+        """Whether the pattern matches: anywhere in text, or with `whole` all of it."""
         return self._automaton.occurs(text, self._bits.contexts(text))

@@ -3,13 +3,15 @@ r"""Parser of ECMA-262 regular expressions under flag `u`, into a tree for the m
 Only the language counts, so capturing groups leave no node, and lazy quantifiers are greedy ones. Back-references are
 no regular language: refused. The parser keeps its own stack; depth and size are bounded.
 
-In lenient mode three habits of schema authors are read as they are without flag `u` (Annex B): an escaped character
-that needs no escape (`\-`, `\@`), a lone `{`, `}` or `]`, and a class shorthand as an end of a range (`[\w-.]`).
-Strict mode is what `format: regex` means.
+In lenient mode five habits of schema authors are read as they mean them. As ECMA-262 reads them without flag `u`
+(Annex B): an escape without need (`\-`, `\@`), a lone `{`, `}` or `]`, a class shorthand as an end of a range
+(`[\w-.]`). As Python reads them: `(?i)` at the very start, for the whole pattern, and `(?P<name>...)`. Strict mode is
+what `format: regex` means.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from safegen.validation.ecma_classes import (
@@ -72,6 +74,8 @@ class _Group:
 _SYNTAX = frozenset("^$\\.*+?()[]{}|/")
 _CONTROL = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r"}
 _HEX = frozenset("0123456789abcdefABCDEF")
+_MODIFIERS = frozenset("ims")
+_LEADING_FLAGS = re.compile(r"\(\?([ims]+)\)")
 _DECIMAL = frozenset("0123456789")
 
 
@@ -137,6 +141,10 @@ class _Parser:
     # -- structure -------------------------------------------------------------------------------------------------
 
     def parse(self) -> Node:
+        if self.lenient and (leading := _LEADING_FLAGS.match(self.pattern)):
+            self.position = leading.end()
+            on = leading.group(1)
+            self.groups[0].flags = _Flags("i" in on, "m" in on, "s" in on)
         while self.position < len(self.pattern):
             self.term()
         if len(self.groups) > 1:
@@ -188,7 +196,7 @@ class _Parser:
                 look = (True, False)
             elif self.take("<!"):
                 look = (True, True)
-            elif self.take("<"):
+            elif self.take("<") or (self.lenient and self.take("P<")):
                 self.capture_name()
             elif not self.take(":"):
                 flags = self.modifiers(flags)
@@ -219,9 +227,8 @@ class _Parser:
         return name
 
     def modifiers(self, flags: _Flags) -> _Flags:
-        letters = frozenset("ims")
-        on = self.take_while(letters)
-        off = self.take_while(letters) if self.take("-") else ""
+        on = self.take_while(_MODIFIERS)
+        off = self.take_while(_MODIFIERS) if self.take("-") else ""
         if not self.take(":") or len(set(on + off)) != len(on + off) or not on + off:
             raise self.error("an unknown group; modifiers are written (?i:...) with any of i, m, s")
 

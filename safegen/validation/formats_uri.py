@@ -21,7 +21,7 @@ _UCS_RANGES = (
 )  # fmt: skip
 _PRIVATE_RANGES = ((0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
 _VARIABLE = ALPHANUMERIC | {"_"}
-_TEMPLATE_OPERATORS = frozenset("+#./;?&")  # those RFC 6570 reserves for later ("=,!@|") have no meaning yet
+_TEMPLATE_OPERATORS = frozenset("+#./;?&=,!@|")  # the last five are reserved by RFC 6570, but legal
 
 
 def _is_made_of(text: str, allowed: frozenset[str], *, is_iri: bool, private: bool = False) -> bool:
@@ -154,8 +154,15 @@ def is_json_pointer(text: str) -> bool:
 
 
 def is_relative_json_pointer(text: str) -> bool:
+    """Levels up, an optional index shift such as `+1`, then `#` or a JSON Pointer (draft-bhutton-...-00)."""
+    rest = _after_integer(text)
+    if rest is not None and rest[:1] in ("+", "-"):
+        rest = _after_integer(rest[1:])
+    return rest is not None and (rest == "#" or is_json_pointer(rest))
+
+
+def _after_integer(text: str) -> str | None:
+    """What follows a non-negative integer without leading zeros; None when there is none."""
     rest = text.lstrip("0123456789")
     number = text[: len(text) - len(rest)]
-    if not number or (number[0] == "0" and len(number) > 1):
-        return False
-    return rest == "#" or is_json_pointer(rest)
+    return rest if number == "0" or (number and number[0] != "0") else None

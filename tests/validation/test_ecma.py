@@ -98,7 +98,7 @@ def test_unsupported_patterns_are_refused_by_name(pattern: str, reason: str) -> 
         EcmaRegex(pattern)
 
 
-def test_lenient_mode_reads_needless_escapes_and_lone_brackets_as_annex_b_does() -> None:
+def test_lenient_mode_reads_what_schema_authors_mean() -> None:
     for pattern, text in [
         (r"^\-\@\"\_$", '-@"_'),
         (r"^\{\{.+}}$", "{{x}}"),
@@ -108,9 +108,25 @@ def test_lenient_mode_reads_needless_escapes_and_lone_brackets_as_annex_b_does()
         with pytest.raises(RegexSyntaxError):
             EcmaRegex(pattern, lenient=False)
         assert EcmaRegex(pattern).search(text)
-    for pattern in [r"\a", r"\Z", r"\z", "(?i)a"]:
+    for pattern in [r"\a", r"\Z", r"\z", "a(?i)b", "(?x)a", "(?)a"]:
         with pytest.raises(RegexSyntaxError):
             EcmaRegex(pattern)
+    assert EcmaRegex("(?i)^abc$").search("ABC")
+    assert EcmaRegex("^(?P<year>[0-9]{4})$").search("2024")
+    assert EcmaRegex("(?s)^.$").search("\n")
+
+
+def test_whole_patterns_span_the_text() -> None:
+    for pattern, accepted, refused in [
+        ("a|bc", "bc", "abc"),
+        ("", "", "a"),
+        ("(?i)a*", "aAa", "ab"),
+        (r"\d\n", "1\n", "1\n\n"),
+    ]:
+        assert EcmaRegex(pattern, whole=True).search(accepted)
+        assert not EcmaRegex(pattern, whole=True).search(refused)
+    with pytest.raises(RegexSyntaxError):
+        EcmaRegex("a)|(?:b", whole=True)
 
 
 def test_deeply_nested_groups_without_effect_cost_nothing() -> None:

@@ -155,6 +155,12 @@ def test_format_modes(mode: Any, known: str, unknown: str) -> None:
     assert SchemaValidator({"format": "phone"}, formats=mode).outcome('"x"').status == unknown
 
 
+def test_known_formats_are_those_a_decoder_can_hold() -> None:
+    for name in ("regex", "idn-hostname"):
+        assert SchemaValidator({"format": name}, formats="known").outcome('"(-"').status == "valid"
+        assert SchemaValidator({"format": name}).outcome('"(-"').status == "invalid"
+
+
 def test_a_format_that_cannot_be_decided_is_an_error() -> None:
     validator = SchemaValidator({"format": "regex"})
     assert validator.outcome(r'"(a)\\1"').status == "valid"
