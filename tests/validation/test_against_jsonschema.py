@@ -121,7 +121,7 @@ class Generator:
 def test_random_schemas_get_the_verdict_of_jsonschema(draft: str, uri: str, stock: Any) -> None:
     generator = Generator(5, draft)
     counts = {"valid": 0, "invalid": 0}
-    for _ in range(700):
+    for _ in range(450):
         inner = generator.schema()
         schema = {"$schema": uri, "allOf": [inner], "definitions": {"d": generator.schema(1)}}
         if '"$ref"' in json.dumps(schema["definitions"]):
@@ -132,4 +132,4 @@ def test_random_schemas_get_the_verdict_of_jsonschema(draft: str, uri: str, stoc
             status = validator.outcome(json.dumps(instance)).status
             assert status == ("valid" if reference.is_valid(instance) else "invalid"), (schema, instance)
             counts[status] += 1
-    assert min(counts.values()) > 500
+    assert min(counts.values()) > 400
