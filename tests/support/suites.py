@@ -58,7 +58,7 @@ class ConstraintCase:
 def _path(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.exists():
-        pytest.skip(f"{path} is not there; set SAFEGEN_DATA and SAFEGEN_CASES")
+        pytest.skip(f"corpus absent: {path} is not there; set SAFEGEN_DATA and SAFEGEN_CASES")
     return path
 
 
