@@ -7,6 +7,8 @@ in float32: the CPU kernels compute in it, and nothing is rounded between a chun
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,8 +16,10 @@ from numpy.typing import NDArray
 from safegen.engine import capacity
 from safegen.engine.backend import ForwardBatch
 from safegen.engine.models.base import Model
+from safegen.engine.models.loader import load_model
 from safegen.errors import CapacityError, EngineError
 from safegen.kernels.api import AttentionPlan, KvLayer, Ops
+from safegen.kernels.api import ops as named_ops
 
 _KV_DTYPE = torch.float32
 
@@ -30,6 +34,12 @@ class ModelRunner:
         self._model = model
         self._ops = ops
         self._cache: list[KvLayer] = []
+
+    @classmethod
+    def load(cls, path: str | Path, kernels: str) -> ModelRunner:
+        """A model file or folder on the kernels of that name ("cpu" or "reference"). Raises ModelLoadError."""
+        ops = named_ops(kernels)
+        return cls(load_model(path, ops), ops)
 
     def bytes_per_block(self, block_size: int) -> int:
         config = self._model.config

@@ -9,6 +9,8 @@ from safegen.errors import SchemaError
 from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract
 from safegen.grammars.vocabulary import Vocabulary
 
+__all__ = ["NativeConstraint", "Program"]
+
 
 class NativeConstraint:
     """Constraint state of one sequence over a compiled program. One thread at a time; the GIL is released inside.

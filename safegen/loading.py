@@ -64,10 +64,8 @@ def load_runtime(options: LoadOptions) -> Runtime:
     from safegen.engine.config import EngineConfig
     from safegen.engine.engine import Engine
     from safegen.engine.locate import locate_model
-    from safegen.engine.models.loader import load_model
     from safegen.engine.runner import ModelRunner
     from safegen.engine.tokenizer import Tokenizer
-    from safegen.kernels.api import ops
 
     config = EngineConfig(
         kv_cache_memory=options.kv_cache_memory,
@@ -78,9 +76,7 @@ def load_runtime(options: LoadOptions) -> Runtime:
         max_queue=options.limits.max_queue,
     )
     path = Path(locate_model(None if options.model is None else os.fspath(options.model)))
-    kernels = ops("cpu" if options.kernels == "auto" else options.kernels)
-    model = load_model(path, kernels)
-    tokenizer = Tokenizer.load(path, model_vocab_size=model.config.vocab_size)
-    runner = ModelRunner(model, kernels)
+    runner = ModelRunner.load(path, "cpu" if options.kernels == "auto" else options.kernels)
+    tokenizer = Tokenizer.load(path, model_vocab_size=runner.vocab_size)
     engine = Engine(runner, tokenizer.token_bytes, config)
     return Runtime(engine, tokenizer, options.limits, max_context=runner.max_context, max_num_seqs=options.max_num_seqs)

@@ -23,8 +23,8 @@ from safegen.limits import Limits
 from safegen.types import Choice, JsonSchema, Regex, parse_json
 
 if TYPE_CHECKING:
-    from safegen._native import Program
     from safegen.grammars.json_schema import Finding
+    from safegen.grammars.matcher import Program
 
 T = TypeVar("T")
 
