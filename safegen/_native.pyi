@@ -74,6 +74,9 @@ class Builder:
     # Structure. A node denotes a language of JSON texts.
     def lexeme(self, expr: int) -> int: ...
     def union(self, nodes: Sequence[int]) -> int: ...
+    def rule(self, nodes: Sequence[int]) -> int:
+        """A union whose calls at one place of the text are shared: for the rules of context-free grammars, which may be
+        recursive and ambiguous, but not left-recursive."""
     def sequence(self, nodes: Sequence[int]) -> int: ...
     def array(self, prefix: Sequence[int], rest: int | None, low: int, high: int | None) -> int:
         """prefix: nodes of the first items; rest: node of further ones, None forbids them. low, high: item counts."""

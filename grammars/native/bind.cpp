@@ -195,6 +195,7 @@ void bind_grammars(nb::module_& m) {
         .def("matches_expr", [](Builder& b, ExprId e, const nb::bytes& t) { return b.exprs().matches(b.known(e), text_of(t)); }, "expr"_a, "text"_a)
         .def("lexeme", &Builder::lexeme, "expr"_a, Release())
         .def("union", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Union, kids); }, "nodes"_a)
+        .def("rule", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Rule, kids); }, "nodes"_a)
         .def("sequence", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Sequence, kids); }, "nodes"_a)
         .def("array", &Builder::array, "prefix"_a, "rest"_a.none(), "low"_a, "high"_a.none())
         .def("object", &Builder::object, "properties"_a, "extras"_a, "low"_a, "high"_a.none())

@@ -132,7 +132,8 @@ uint32_t Grammar::cost_of(NodeId id) const {
         case Node::Undefined: return kInfinite;
         case Node::Lexeme: return exprs_->shortest_length(n.expr);
         case Node::Alias: return costs_[n.kids[0]];
-        case Node::Union: {
+        case Node::Union:
+        case Node::Rule: {
             uint32_t best = kInfinite;
             for (NodeId kid : n.kids) best = std::min(best, costs_[kid]);
             return best;
@@ -193,7 +194,8 @@ uint32_t Grammar::nesting_of(NodeId id) const {
         case Node::Undefined: return kInfinite;
         case Node::Lexeme: return 0;
         case Node::Alias: return nestings_[n.kids[0]];
-        case Node::Union: {
+        case Node::Union:
+        case Node::Rule: {
             uint32_t best = kInfinite;
             for (NodeId kid : n.kids)
                 if (alive(kid)) best = std::min(best, nestings_[kid]);

@@ -53,9 +53,9 @@ struct ArraySpec {
 };
 
 struct Node {
-    enum Kind : uint8_t { Undefined, Lexeme, Union, Sequence, Array, Object, Alias } kind = Undefined;
+    enum Kind : uint8_t { Undefined, Lexeme, Union, Rule, Sequence, Array, Object, Alias } kind = Undefined;
     ExprId expr = kEmpty;
-    std::vector<NodeId> kids;              // Union, Sequence; Alias: one
+    std::vector<NodeId> kids;              // Union, Rule (a union whose calls at one place are shared), Sequence; Alias: one
     std::shared_ptr<ArraySpec> array;
     std::shared_ptr<ObjectSpec> object;
 };

@@ -1,6 +1,7 @@
 #include "grammars/native/state.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace safegen {
 
@@ -60,13 +61,53 @@ std::string decode_key(std::string_view literal) {
 
 }  // namespace
 
-// Everything that one byte (or the start) sets off: frames pushed in the same step at the same node meet.
+// Everything that one byte (or the start) sets off. Frames pushed in the same step at the same node meet, and so do calls
+// of the same rule, which keeps ambiguous grammars polynomial. A worklist, not recursion: a right-recursive list ends in
+// as many frames as it has items.
 struct Machine::Step {
     const Grammar& g;
     const std::string& text;
-    State out;
-    std::vector<std::pair<std::pair<NodeId, uint16_t>, FramePtr>> pushed;
-    std::vector<std::pair<NodeId, const Frame*>> unions;  // begun in this step: a union that leads to itself adds nothing
+    State out{};
+    std::vector<std::pair<std::pair<NodeId, uint16_t>, FramePtr>> pushed{};
+    std::vector<std::pair<NodeId, const Frame*>> unions{};  // begun in this step: a union that leads to itself adds nothing
+    std::vector<std::pair<FramePtr, uint32_t>> ended{};     // frames whose lexeme or value has ended, with its start
+    std::vector<std::pair<NodeId, FramePtr>> begun{};       // values to begin, with the frame that awaits them
+    std::vector<FramePtr> kept{};                           // frames ended in this step
+    std::unordered_set<const Frame*> handled{};             // the same, once they are many
+
+    static constexpr size_t kFew = 16;
+    bool was_handled(const Frame* frame) const {
+        if (kept.size() > kFew) return handled.count(frame) != 0;
+        return std::any_of(kept.begin(), kept.end(), [&](const FramePtr& known) { return known.get() == frame; });
+    }
+
+    void run() {
+        while (!ended.empty() || !begun.empty()) {
+            if (!begun.empty()) {
+                const auto [id, frame] = std::move(begun.back());
+                begun.pop_back();
+                start(id, frame);
+                continue;
+            }
+            const auto [frame, start] = std::move(ended.back());
+            ended.pop_back();
+            if (was_handled(frame.get())) continue;
+            kept.push_back(frame);
+            if (kept.size() > kFew) handled.insert(frame.get());
+            if (kept.size() == kFew + 1)
+                for (const FramePtr& known : kept) handled.insert(known.get());
+            key_start = start;
+            handle(frame);
+        }
+    }
+    void done(const FramePtr& frame, uint32_t start = 0) { ended.push_back({frame, start}); }
+    void begin(NodeId id, const FramePtr& parent) { begun.push_back({id, parent}); }
+
+    Frame* new_frame() const {
+        auto* frame = new Frame;
+        frame->step = static_cast<uint32_t>(text.size());
+        return frame;
+    }
 
     void add(ExprId expr, const FramePtr& frame, uint32_t start = 0) {
         if (expr == kEmpty) return;
@@ -83,7 +124,7 @@ struct Machine::Step {
     }
 
     FramePtr moved(const FramePtr& from, Frame::Phase phase) {
-        auto* frame = new Frame;
+        auto* frame = new_frame();
         frame->phase = phase;
         frame->nesting = from->nesting;
         frame->node = from->node;
@@ -99,8 +140,7 @@ struct Machine::Step {
         return g.alive(value) && saturating_add(parent.nesting, g.nesting(value)) <= g.options().max_nesting;
     }
 
-    // Begins a value whose end `parent` awaits.
-    void begin(NodeId id, const FramePtr& parent) {
+    void start(NodeId id, const FramePtr& parent) {
         id = g.resolve(id);
         if (!fits(id, *parent)) return;
         const Node& n = g.node(id);
@@ -112,7 +152,7 @@ struct Machine::Step {
                 for (NodeId kid : n.kids) begin(kid, parent);
                 return;
             case Node::Sequence: {
-                auto* frame = new Frame;
+                auto* frame = new_frame();
                 frame->phase = Frame::Sequence;
                 frame->node = id;
                 frame->nesting = parent->nesting;
@@ -120,8 +160,45 @@ struct Machine::Step {
                 done(FramePtr(frame));
                 return;
             }
+            case Node::Rule: call(id, parent); return;
             default: push(id, parent, n.kind == Node::Array); return;
         }
+    }
+
+    // All calls of a rule at one place of the text share a frame.
+    void call(NodeId id, const FramePtr& parent) {
+        for (auto& [key, frame] : pushed) {
+            if (key != std::pair{id, parent->nesting}) continue;
+            for (const FramePtr& known : frame->parents)
+                if (known.get() == parent.get()) return;
+            if (leads_to(parent.get(), frame.get())) throw LimitExceeded("a rule calls itself before it reads anything (left recursion)");
+            frame->parents.push_back(parent);
+            if (was_handled(frame.get())) done(parent);  // it was already found empty here
+            return;
+        }
+        auto* frame = new_frame();
+        frame->phase = Frame::Call;
+        frame->node = id;
+        frame->nesting = parent->nesting;
+        frame->parents.push_back(parent);
+        FramePtr shared(frame);
+        pushed.push_back({{id, parent->nesting}, shared});
+        for (NodeId kid : g.node(id).kids) begin(kid, shared);
+    }
+
+    // Whether `to`, a call of this step, is among the ancestors of `from`. Frames of this step hold frames of this step
+    // or older ones, and an older one never leads to `to`; their number in one step is what bounds the walk.
+    static bool leads_to(const Frame* from, const Frame* to) {
+        std::vector<const Frame*> open{from};
+        std::unordered_set<const Frame*> seen;
+        while (!open.empty()) {
+            const Frame* at = open.back();
+            open.pop_back();
+            if (at == to) return true;
+            if (at->step != to->step || !seen.insert(at).second) continue;
+            for (const FramePtr& parent : at->parents) open.push_back(parent.get());
+        }
+        return false;
     }
 
     void push(NodeId id, const FramePtr& parent, bool array) {
@@ -133,7 +210,7 @@ struct Machine::Step {
             frame->parents.push_back(parent);
             return;
         }
-        auto* frame = new Frame;
+        auto* frame = new_frame();
         frame->phase = array ? Frame::ArrayOpen : Frame::ObjectOpen;
         frame->node = id;
         frame->nesting = nesting;
@@ -144,13 +221,11 @@ struct Machine::Step {
     }
 
     void pop(const FramePtr& frame) {
-        // A copy: done() may push onto frames while we walk.
-        const std::vector<FramePtr> parents = frame->parents;
-        for (const FramePtr& parent : parents) done(parent);
+        for (const FramePtr& parent : frame->parents) done(parent);
     }
 
     // The lexeme or value that `frame` awaited has ended.
-    void done(const FramePtr& frame) {
+    void handle(const FramePtr& frame) {
         switch (frame->phase) {
             case Frame::Root:
                 out.can_end = true;
@@ -176,12 +251,13 @@ struct Machine::Step {
                 if (has_member(*frame)) read(g.comma, moved(frame, Frame::ObjectComma));
                 return;
             case Frame::ObjectComma: members(frame); return;
+            case Frame::Call:
             case Frame::Close: pop(frame); return;
         }
     }
 
     FramePtr tail() {
-        auto* frame = new Frame;
+        auto* frame = new_frame();
         frame->phase = Frame::Tail;
         return FramePtr(frame);
     }
@@ -189,9 +265,20 @@ struct Machine::Step {
     void sequence(const FramePtr& frame) {
         const auto& kids = g.node(frame->node).kids;
         if (frame->index == kids.size()) return pop(frame);
+        if (frame->index + 1 == kids.size()) {  // a tail call: nothing is left to do here, so the parents await it
+            for (const FramePtr& parent : frame->parents) tail_call(kids.back(), parent);
+            return;
+        }
         FramePtr next = moved(frame, Frame::Sequence);
         ++next->index;
         begin(kids[frame->index], next);
+    }
+
+    // A finished call only passes on; its parents are final once its step is over. So lists that recurse on the right
+    // cost the same at every item.
+    void tail_call(NodeId id, const FramePtr& parent) {
+        if (parent->phase != Frame::Call || parent->step == text.size()) return begin(id, parent);
+        for (const FramePtr& up : parent->parents) tail_call(id, up);
     }
 
     // --- arrays ---
@@ -367,7 +454,7 @@ struct Machine::Step {
 
 State Machine::start() const {
     static const std::string kNothing;
-    Step step{grammar_, kNothing, {}, {}, {}};
+    Step step{grammar_, kNothing};
     FramePtr root(new Frame);
     if (grammar_.margin == kEpsilon) {
         step.begin(grammar_.root(), root);
@@ -378,27 +465,26 @@ State Machine::start() const {
         FramePtr shared(lead);
         step.read(grammar_.margin, shared);
     }
+    step.run();
     return std::move(step.out);
 }
 
 State Machine::step(const State& state, uint8_t byte, const std::string& text) const {
-    Step step{grammar_, text, {}, {}, {}};
+    Step step{grammar_, text};
     for (const Top& top : state.tops) {
         const ExprId next = grammar_.exprs().next(top.expr, byte);
         if (next == kEmpty) continue;
         if (next != kEpsilon) step.add(next, top.frame, top.start);
-        if (grammar_.exprs().nullable(next)) {
-            step.key_start = top.start;
-            step.done(top.frame);
-        }
+        if (grammar_.exprs().nullable(next)) step.done(top.frame, top.start);
     }
+    step.run();
     return std::move(step.out);
 }
 
 State Machine::finish(const Top& top, const std::string& text) const {
-    Step step{grammar_, text, {}, {}, {}};
-    step.key_start = top.start;
-    step.done(top.frame);
+    Step step{grammar_, text};
+    step.done(top.frame, top.start);
+    step.run();
     return std::move(step.out);
 }
 
@@ -435,6 +521,7 @@ uint32_t Machine::cost_after(const Frame& frame) const {
         case Frame::Root:
         case Frame::Tail: return 0;
         case Frame::Lead: return g.cost(g.root());
+        case Frame::Call:
         case Frame::Close: return cost_parents(frame);
         case Frame::Sequence: {
             uint32_t sum = cost_parents(frame);

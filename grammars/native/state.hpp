@@ -45,10 +45,11 @@ struct Seen {  // of one object: extra keys (sorted, decoded), and in any-order 
 };
 
 struct Frame {
-    enum Phase : uint8_t { Root, Tail, Lead, Sequence, ArrayOpen, ArrayItem, ArrayComma, ObjectOpen, ObjectKey, ObjectColon, ObjectValue, ObjectComma, Close };
+    enum Phase : uint8_t { Root, Tail, Lead, Sequence, ArrayOpen, ArrayItem, ArrayComma, ObjectOpen, ObjectKey, ObjectColon, ObjectValue, ObjectComma, Call, Close };
     std::atomic<uint32_t> references{1};
     Phase phase = Root;
     uint16_t nesting = 0;
+    uint32_t step = 0;     // bytes read when it was made
     NodeId node = kNoNode;
     uint32_t index = 0;    // next property, item or sequence part
     uint32_t count = 0;    // members or items so far
