@@ -164,6 +164,7 @@ def test_canonical_spelling_is_one_spelling(make_builder: Factory) -> None:
 
 
 def test_integers_are_plain_only_where_number_is_not_admitted(make_builder: Factory) -> None:
+    schema: Any
     for schema in ({"type": "integer"}, {"allOf": [{"type": "number"}, {"type": "integer"}]}):
         assert_language(schema, ["0", "-1"], ["-0", "1.0", "1e1"], make_builder)
     for schema in ({"type": ["integer", "number"], "multipleOf": 1}, {"multipleOf": 1}):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from typing import Any
 
 from tests.support.twin_exprs import Exprs
 
 _BLANKS = b" \t\n\r"
 
-Node = tuple[object, ...]
+Node = tuple[Any, ...]
 
 
 class Builder:
@@ -110,26 +111,26 @@ class Builder:
     def _is_inhabited(self, node: Node, alive: set[int]) -> bool:
         match node:
             case ("lexeme", expr):
-                return not self.exprs.is_empty(expr)  # type: ignore[arg-type]
+                return not self.exprs.is_empty(expr)
             case ("union", kids):
-                return any(kid in alive for kid in kids)  # type: ignore[attr-defined]
+                return any(kid in alive for kid in kids)
             case ("sequence", kids):
-                return all(kid in alive for kid in kids)  # type: ignore[attr-defined]
+                return all(kid in alive for kid in kids)
             case ("array", prefix, rest, low, high):
-                places = [*prefix, *[rest] * max(0, low - len(prefix))][:low]  # type: ignore[misc,arg-type,operator]
-                return (high is None or low <= high) and all(kid in alive for kid in places)  # type: ignore[operator]
+                places = [*prefix, *[rest] * max(0, low - len(prefix))][:low]
+                return (high is None or low <= high) and all(kid in alive for kid in places)
         _, properties, extras, low, high = node
-        names = [name for name, _, _ in properties]  # type: ignore[attr-defined]
-        if any(required and kid not in alive for _, kid, required in properties):  # type: ignore[attr-defined]
+        names = [name for name, _, _ in properties]
+        if any(required and kid not in alive for _, kid, required in properties):
             return False
-        needed = sum(required for _, _, required in properties)  # type: ignore[attr-defined]
-        if high is not None and max(needed, low) > high:  # type: ignore[type-var,operator]
+        needed = sum(required for _, _, required in properties)
+        if high is not None and max(needed, low) > high:
             return False
-        count = sum(kid in alive for _, kid, _ in properties)  # type: ignore[attr-defined]
-        if count >= low:  # type: ignore[operator]
+        count = sum(kid in alive for _, kid, _ in properties)
+        if count >= low:
             return True
-        keys = [keys for keys, kid in extras if kid in alive]  # type: ignore[attr-defined]
-        return self._can_name(keys, names, low - count)  # type: ignore[operator]
+        keys = [keys for keys, kid in extras if kid in alive]
+        return self._can_name(keys, names, low - count)
 
     def _can_name(self, keys: list[int], taken: list[bytes], wanted: int) -> bool:
         """Whether `wanted` different keys exist outside of `taken`."""
@@ -208,18 +209,18 @@ class _Run:
     def _ends(self, node: int, start: int) -> Iterable[int]:
         match self.builder.nodes[node]:
             case ("lexeme", expr):
-                return self.lexeme_ends(expr, start)  # type: ignore[arg-type]
+                return self.lexeme_ends(expr, start)
             case ("union", kids):
-                return {end for kid in kids for end in self.ends(kid, start)}  # type: ignore[attr-defined]
+                return {end for kid in kids for end in self.ends(kid, start)}
             case ("sequence", kids):
                 at = {start}
-                for kid in kids:  # type: ignore[attr-defined]
+                for kid in kids:
                     at = {end for begin in at for end in self.ends(kid, begin)}
                 return at
             case ("array", prefix, rest, low, high):
-                return self.array_ends(prefix, rest, low, high, start)  # type: ignore[arg-type]
+                return self.array_ends(prefix, rest, low, high, start)
             case ("object", properties, extras, low, high):
-                return self.object_ends(properties, extras, low, high, start)  # type: ignore[arg-type]
+                return self.object_ends(properties, extras, low, high, start)
         raise ValueError("an undefined node")
 
     def lexeme_ends(self, expr: int, start: int) -> set[int]:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 from safegen._native import LimitExceeded
 
-Key = tuple[object, ...]
+Key = tuple[Any, ...]
 _NUMBER = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?")
 _SHORT_ESCAPES = {b'"': b'"', b"\\": b"\\", b"/": b"/", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 _EXPLORED_STATES = 20_000
@@ -107,14 +108,14 @@ class Exprs:
             return first
         key = self.keys[first]
         if key[0] == "concat":
-            return self._join(key[1], self._join(key[2], rest))  # type: ignore[arg-type]
+            return self._join(key[1], self._join(key[2], rest))
         return self.intern(("concat", first, rest))
 
     def alternate(self, parts: Sequence[int]) -> int:
         flat: set[int] = set()
         for part in parts:
             key = self.keys[part]
-            flat |= key[1] if key[0] == "alternate" else {part}  # type: ignore[arg-type]
+            flat |= key[1] if key[0] == "alternate" else {part}
         flat.discard(self.empty)
         if self.everything in flat:
             return self.everything
@@ -126,7 +127,7 @@ class Exprs:
         flat: set[int] = set()
         for part in parts:
             key = self.keys[part]
-            flat |= key[1] if key[0] == "intersect" else {part}  # type: ignore[arg-type]
+            flat |= key[1] if key[0] == "intersect" else {part}
         flat.discard(self.everything)
         if self.empty in flat:
             return self.empty
@@ -136,7 +137,7 @@ class Exprs:
 
     def complement(self, part: int) -> int:
         key = self.keys[part]
-        return key[1] if key[0] == "not" else self.intern(("not", part))  # type: ignore[return-value]
+        return key[1] if key[0] == "not" else self.intern(("not", part))
 
     def repeat(self, part: int, low: int, high: int | None) -> int:
         if high == 0 or (high is not None and high < low):
@@ -158,19 +159,19 @@ class Exprs:
             case ("epsilon",):
                 return True
             case ("strings", values, start, stop, depth):
-                return any(len(value) == depth for value in values[start:stop])  # type: ignore[index,misc]
+                return any(len(value) == depth for value in values[start:stop])
             case ("concat", first, rest):
-                return self.nullable(first) and self.nullable(rest)  # type: ignore[arg-type]
+                return self.nullable(first) and self.nullable(rest)
             case ("alternate", parts):
-                return any(map(self.nullable, parts))  # type: ignore[arg-type,call-overload]
+                return any(map(self.nullable, parts))
             case ("intersect", parts):
-                return all(map(self.nullable, parts))  # type: ignore[arg-type,call-overload]
+                return all(map(self.nullable, parts))
             case ("not", part):
-                return not self.nullable(part)  # type: ignore[arg-type]
+                return not self.nullable(part)
             case ("repeat", part, low, _):
-                return low == 0 or self.nullable(part)  # type: ignore[arg-type]
+                return low == 0 or self.nullable(part)
             case ("number", spec, text):
-                return self.number_holds(spec, text)  # type: ignore[arg-type]
+                return self.number_holds(spec, text)
         return False
 
     def derive(self, expr: int, byte: int) -> int:
@@ -182,31 +183,31 @@ class Exprs:
     def _derive(self, key: Key, byte: int) -> int:
         match key:
             case ("bytes", members):
-                return self.epsilon if byte in members else self.empty  # type: ignore[operator]
+                return self.epsilon if byte in members else self.empty
             case ("strings", values, start, stop, depth):
-                return self._derive_strings(values, start, stop, depth, byte)  # type: ignore[arg-type]
+                return self._derive_strings(values, start, stop, depth, byte)
             case ("concat", first, rest):
-                joined = self._join(self.derive(first, byte), rest)  # type: ignore[arg-type]
-                if not self.nullable(first):  # type: ignore[arg-type]
+                joined = self._join(self.derive(first, byte), rest)
+                if not self.nullable(first):
                     return joined
-                return self.alternate([joined, self.derive(rest, byte)])  # type: ignore[arg-type]
+                return self.alternate([joined, self.derive(rest, byte)])
             case ("alternate", parts):
-                return self.alternate([self.derive(part, byte) for part in parts])  # type: ignore[attr-defined]
+                return self.alternate([self.derive(part, byte) for part in parts])
             case ("intersect", parts):
-                return self.intersect([self.derive(part, byte) for part in parts])  # type: ignore[attr-defined]
+                return self.intersect([self.derive(part, byte) for part in parts])
             case ("not", part):
-                return self.complement(self.derive(part, byte))  # type: ignore[arg-type]
+                return self.complement(self.derive(part, byte))
             case ("repeat", part, low, high):
-                rest = self.repeat(part, max(0, low - 1), None if high is None else high - 1)  # type: ignore[operator,arg-type]
-                return self._join(self.derive(part, byte), rest)  # type: ignore[arg-type]
+                rest = self.repeat(part, max(0, low - 1), None if high is None else high - 1)
+                return self._join(self.derive(part, byte), rest)
             case ("number", spec, text):
-                longer = text + bytes([byte])  # type: ignore[operator]
+                longer = text + bytes([byte])
                 too_long = len(longer) > self.max_digits + self.max_exponent_digits + 4
                 return (
                     self.empty if too_long or byte not in b"0123456789.eE+-" else self.intern(("number", spec, longer))
                 )
             case ("string", content, pending):
-                return self._derive_string(content, pending, byte)  # type: ignore[arg-type]
+                return self._derive_string(content, pending, byte)
         return self.empty
 
     def _derive_strings(self, values: tuple[bytes, ...], start: int, stop: int, depth: int, byte: int) -> int:
@@ -265,13 +266,13 @@ class Exprs:
         if plain and (fraction is not None or exponent is not None or text == b"-0"):
             return False
         value = Decimal(text.decode("ascii"))
-        if low is not None and (value < low or (low_exclusive and value == low)):  # type: ignore[operator]
+        if low is not None and (value < low or (low_exclusive and value == low)):
             return False
-        if high is not None and (value > high or (high_exclusive and value == high)):  # type: ignore[operator]
+        if high is not None and (value > high or (high_exclusive and value == high)):
             return False
         if integer and Fraction(value).denominator != 1:
             return False
-        return divisor is None or (Fraction(value) / Fraction(divisor)).denominator == 1  # type: ignore[arg-type]
+        return divisor is None or (Fraction(value) / Fraction(divisor)).denominator == 1
 
     # Emptiness.
 
@@ -285,13 +286,13 @@ class Exprs:
         key = self.keys[expr]
         match key:
             case ("alternate", parts):
-                return all(map(self.is_empty, parts))  # type: ignore[arg-type,call-overload]
+                return all(map(self.is_empty, parts))
             case ("concat", first, rest):
-                return self.is_empty(first) or self.is_empty(rest)  # type: ignore[arg-type]
+                return self.is_empty(first) or self.is_empty(rest)
             case ("repeat", part, low, _):
-                return low != 0 and self.is_empty(part)  # type: ignore[arg-type]
+                return low != 0 and self.is_empty(part)
             case ("string", content, None):
-                return self.is_empty(content)  # type: ignore[arg-type]
+                return self.is_empty(content)
         specs = self._number_specs(expr)
         if specs:
             return not any(self.matches(expr, text) for text in self._number_samples(specs))
@@ -323,18 +324,18 @@ class Exprs:
     def _cuts(self, key: Key) -> frozenset[int]:
         match key:
             case ("bytes", members):
-                edges = {byte for byte in members if byte - 1 not in members}  # type: ignore[attr-defined,operator]
-                edges |= {byte + 1 for byte in members if byte + 1 not in members}  # type: ignore[attr-defined,operator]
+                edges = {byte for byte in members if byte - 1 not in members}
+                edges |= {byte + 1 for byte in members if byte + 1 not in members}
                 return frozenset(edges - {256})
             case ("strings", values, start, stop, depth):
-                firsts = {value[depth] for value in values[start:stop] if len(value) > depth}  # type: ignore[index,misc]
+                firsts = {value[depth] for value in values[start:stop] if len(value) > depth}
                 return frozenset(firsts | {byte + 1 for byte in firsts if byte < 255})
             case ("concat", first, rest):
-                return self.cuts(first) | (self.cuts(rest) if self.nullable(first) else frozenset())  # type: ignore[arg-type]
+                return self.cuts(first) | (self.cuts(rest) if self.nullable(first) else frozenset())
             case ("alternate" | "intersect", parts):
-                return frozenset().union(*map(self.cuts, parts))  # type: ignore[arg-type,call-overload]
+                return frozenset().union(*map(self.cuts, parts))
             case ("not" | "repeat", part, *_):
-                return self.cuts(part)  # type: ignore[arg-type]
+                return self.cuts(part)
             case ("string" | "number", *_):
                 return frozenset(range(256))
         return frozenset()
@@ -342,14 +343,14 @@ class Exprs:
     def _number_specs(self, expr: int) -> list[Key]:
         key = self.keys[expr]
         if key[0] == "number":
-            return [key[1]]  # type: ignore[list-item]
+            return [key[1]]
         if key[0] in ("intersect", "alternate"):
-            return [spec for part in key[1] for spec in self._number_specs(part)]  # type: ignore[attr-defined]
-        return self._number_specs(key[1]) if key[0] == "not" else []  # type: ignore[arg-type]
+            return [spec for part in key[1] for spec in self._number_specs(part)]
+        return self._number_specs(key[1]) if key[0] == "not" else []
 
     def _number_samples(self, specs: list[Key]) -> list[bytes]:
-        bounds = {Decimal(0)} | {bound for spec in specs for bound in (spec[2], spec[4]) if bound is not None}  # type: ignore[misc]
-        steps = {Decimal(1), Decimal("0.001")} | {spec[6] for spec in specs if spec[6] is not None}  # type: ignore[misc]
+        bounds = {Decimal(0)} | {bound for spec in specs for bound in (spec[2], spec[4]) if bound is not None}
+        steps = {Decimal(1), Decimal("0.001")} | {spec[6] for spec in specs if spec[6] is not None}
         values = set(bounds)
         for bound, step in product(bounds, steps):
             aligned = (bound // step) * step
