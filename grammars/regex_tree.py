@@ -4,7 +4,7 @@ trace, and a sequence or alternative of one part is that part."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from safegen.grammars.unicode_sets import Ranges
@@ -40,7 +40,27 @@ class Pattern:
 
 
 def sequence(parts: Sequence[Pattern]) -> Pattern:
-    return parts[0] if len(parts) == 1 else _inner(Kind.SEQUENCE, parts)
+    """One after the other. Neighbours that repeat the same become one count, as a{1,2}a? becomes a{1,3}; otherwise
+    a?a?a?...aaa would cost a state for each set of counts."""
+    joined: list[Pattern] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if last is None or last.kind is not Kind.REPEAT:
+            joined.append(part)
+        elif part.kind is Kind.REPEAT and part.parts == last.parts:
+            joined[-1] = _counted_on(last, part.low, part.high)
+        elif part.kind is Kind.TEXT and len(last.parts[0].text) == 1:
+            rest = part.text.lstrip(last.parts[0].text)
+            count = len(part.text) - len(rest)
+            joined[-1] = _counted_on(last, count, count)
+            joined += [replace(part, text=rest)] if rest else []
+        else:
+            joined.append(part)
+    return joined[0] if len(joined) == 1 else _inner(Kind.SEQUENCE, joined)
+
+
+def _counted_on(part: Pattern, low: int, high: int | None) -> Pattern:
+    return repeat(part.parts[0], part.low + low, None if part.high is None or high is None else part.high + high)
 
 
 def alternatives(parts: Sequence[Pattern]) -> Pattern:
