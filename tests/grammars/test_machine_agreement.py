@@ -82,11 +82,11 @@ def random_value(rng: random.Random, depth: int = 0) -> Any:
     return {name: random_value(rng, depth + 1) for name in rng.sample(["a", "b", "ab", "z", 'q"'], rng.randrange(4))}
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", range(4))
 def test_machines_agree_on_random_schemas(block: int) -> None:
     rng = random.Random(SEED * 100 + block)
     compiled = refused = 0
-    while compiled < 25:
+    while compiled < 15:
         schema = random_schema(rng)
         values = [random_value(rng) for _ in range(30)]
         texts = [json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() for value in values]
