@@ -24,9 +24,18 @@ from safegen.grammars.json_schema.lowering import Lowering
 from safegen.grammars.json_schema.reader import Reader
 from safegen.grammars.options import Limits, SchemaOptions
 
-__all__ = ["CompiledSchema", "Finding", "check_json_schema", "compile_json_schema"]
+__all__ = [
+    "CompiledSchema",
+    "Finding",
+    "LoweredSchema",
+    "check_json_schema",
+    "compile_json_schema",
+    "lower_schema",
+    "schema_builder",
+]
 
 Schema = dict[str, Any] | bool | str
+Wrap = Callable[[Builder, int], int]
 _MAX_REFUSALS = 50
 
 
@@ -47,14 +56,23 @@ class CompiledSchema:
     compile_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class LoweredSchema:
+    """A schema's node in the builder it was lowered into."""
+
+    node: int
+    findings: tuple[Finding, ...]
+
+
 def compile_json_schema(
     schema: Schema,
     options: SchemaOptions | None = None,
     limits: Limits | None = None,
     *,
     make_builder: Callable[..., Builder] = Builder,
+    wrap: Wrap | None = None,
 ) -> CompiledSchema:
-    """Compile a schema, given as a dict, a boolean or JSON text.
+    """Compile a schema, given as a dict, a boolean or JSON text. wrap: what to make of its node, given the builder.
 
     Raises SchemaError (pointer, keyword, hint) when the schema is invalid, cannot be satisfied, holds something that
     cannot be enforced, or passes a limit.
@@ -62,8 +80,31 @@ def compile_json_schema(
     started = perf_counter()
     options, limits = options or SchemaOptions(), limits or Limits()
     document = Document(load_schema(schema, limits))
-    program = _build(document, options, limits, make_builder)
+    program = _build(document, options, limits, make_builder, wrap)
     return CompiledSchema(program, _findings(document), (perf_counter() - started) * 1e3)
+
+
+def lower_schema(
+    builder: Builder, schema: Schema, options: SchemaOptions | None = None, limits: Limits | None = None
+) -> LoweredSchema:
+    """Add a schema to a builder, which may hold others: `schema_builder` makes one with the settings of the options.
+
+    Raises what `compile_json_schema` raises; the builder is then spoilt, as it may hold nodes that lead nowhere.
+    """
+    options, limits = options or SchemaOptions(), limits or Limits()
+    document = Document(load_schema(schema, limits))
+    return LoweredSchema(_lower(builder, document, options, limits), _findings(document))
+
+
+def schema_builder(options: SchemaOptions, limits: Limits, make_builder: Callable[..., Builder] = Builder) -> Builder:
+    return make_builder(
+        max_states=limits.max_states,
+        whitespace=limits.max_whitespace if options.whitespace == "flexible" else 0,
+        any_order=options.property_order == "any",
+        any_spelling=options.spelling == "any",
+        max_digits=limits.max_digits,
+        max_exponent_digits=limits.max_exponent_digits,
+    )
 
 
 def check_json_schema(
@@ -88,23 +129,34 @@ def check_json_schema(
     return [*refused, *others]
 
 
-def _build(document: Document, options: SchemaOptions, limits: Limits, make_builder: Callable[..., Builder]) -> Program:
-    builder = make_builder(
-        max_states=limits.max_states,
-        whitespace=limits.max_whitespace if options.whitespace == "flexible" else 0,
-        any_order=options.property_order == "any",
-        any_spelling=options.spelling == "any",
-        max_digits=limits.max_digits,
-        max_exponent_digits=limits.max_exponent_digits,
-    )
+def _build(
+    document: Document,
+    options: SchemaOptions,
+    limits: Limits,
+    make_builder: Callable[..., Builder],
+    wrap: Wrap | None = None,
+) -> Program:
+    builder = schema_builder(options, limits, make_builder)
+    node = _lower(builder, document, options, limits)
+    try:
+        return builder.build(wrap(builder, node) if wrap is not None else node)
+    except LimitExceeded as error:
+        raise _too_large(error) from error
+
+
+def _lower(builder: Builder, document: Document, options: SchemaOptions, limits: Limits) -> int:
     algebra = Algebra(builder, limits)
     reader = Reader(document, algebra, options, limits)
     try:
-        return builder.build(Lowering(reader, algebra, options, limits).root_node(reader.root()))
+        return Lowering(reader, algebra, options, limits).root_node(reader.root())
     except LimitExceeded as error:
-        raise SchemaError(f"the schema needs too large an automaton: {error}", hint="Raise max_states.") from error
+        raise _too_large(error) from error
     except RecursionError:
         raise SchemaError("the schema nests too deeply", hint="Flatten allOf, anyOf and $ref chains.") from None
+
+
+def _too_large(error: LimitExceeded) -> SchemaError:
+    return SchemaError(f"the schema needs too large an automaton: {error}", hint="Raise max_states.")
 
 
 def _findings(document: Document) -> tuple[Finding, ...]:
