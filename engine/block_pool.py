@@ -7,7 +7,8 @@ so that of one request's blocks the longest prefix lives longest.
 
 A content hash is keyed BLAKE2b over (parent hash, token ids); the root hash is over the request's `cache_salt`. 256
 bits and a key that is fresh in each pool: two different prefixes never meet, and no one outside can aim for a
-collision. Only blocks whose tokens are all committed and computed are published. Equal blocks computed at the same time
+collision. Only blocks whose tokens are all committed and computed are published; tokens may be taken back later, but
+a hash covers its own tokens, so what the cache holds stays true. Equal blocks computed at the same time
 are not merged: block tables only ever grow at the end, and the first one published stays the cached one.
 
 The pool counts; it never touches keys or values. One writer: the engine thread.
@@ -96,6 +97,10 @@ class BlockPool:
             return
         block.content_hash = content_hash
         self._cached[content_hash] = block_id
+
+    def unpublish(self, block_id: int) -> None:
+        """Make a block, that its one holder is about to write into again, findable no more."""
+        self._forget(self._blocks[block_id])
 
     # --- references -----------------------------------------------------------------------------------------------
 

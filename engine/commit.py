@@ -1,8 +1,9 @@
-"""What a drawn token does to its sequence: stop checks, the constraint's move, the budget-aware close.
+"""What a drawn token does to its sequence: stop checks, the constraint's move, a retract, the budget-aware close.
 
-In this order: a stop id ends the sequence and is not part of the output; a constraint moves on; if the answer could
-then no longer be closed within the budget, the token is put aside and the shortest completion known before it is
-committed instead, which ends the sequence as "length" with `forced_close`; the token is committed; then a complete
+In this order: a stop id ends the sequence and is not part of the output; a constraint moves on, or takes output back
+(engine/retract.py), and then the token is gone with that output, and with any stop string that it completed; if the
+answer could no longer be closed within the budget, the token is put aside and the shortest completion known before it
+is committed instead, which ends the sequence as "length" with `forced_close`; the token is committed; then a complete
 constraint, a stop string and the token limit end the sequence, whichever is first in that list.
 
 The close rests on one invariant. Let r be the tokens that remain and c a completion, the shortest when it was asked
@@ -19,6 +20,7 @@ from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 from typing import Literal
 
+from safegen.engine import retract
 from safegen.engine.request import TokenLogprobs
 from safegen.engine.sequence import Sequence
 from safegen.engine.stops import StopMatch
@@ -38,11 +40,12 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What was committed. logprobs: one for each token if asked for, none for the tokens of a forced close."""
+    """What a token did. num_settled: output tokens that nothing can take back any more (when the sequence ends, all
+    of them are). num_retracted: drawn tokens that were taken back."""
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...] = ()
+    num_settled: int
     ending: Ending | None = None
+    num_retracted: int = 0
 
 
 def begin(sequence: Sequence) -> Ending | None:
@@ -62,21 +65,23 @@ def accept(
     if token_id in sequence.request.stop_ids:
         if constraint is not None and not constraint.can_end():
             raise EngineError(f"stop id {token_id} was drawn where the constraint cannot end")
-        return Accepted((), ending=Ending("stop", sequence.stops.num_bytes))
-    if constraint is not None and not _advance(sequence, constraint, token_id):
+        return Accepted(sequence.num_output_tokens, Ending("stop", sequence.stops.num_bytes))
+    if constraint is None:
+        match = _append(sequence, token_id, token_bytes, logprobs)
+        return Accepted(sequence.num_output_tokens, _ending_after(sequence, None, False, match))
+    num_retracted = retract.advance(sequence, constraint, token_id, token_bytes)
+    if num_retracted:
+        ending = Ending("stop", sequence.stops.num_bytes) if constraint.is_complete() else None
+        return Accepted(constraint.settled(), ending, num_retracted)
+    if not _still_fits(sequence, constraint, token_id):
         return _close(sequence, token_bytes)
-    is_complete = constraint is not None and constraint.is_complete()
-    match = _append(sequence, token_id, token_bytes)
-    return Accepted(
-        (token_id,), () if logprobs is None else (logprobs,), _ending_after(sequence, constraint, is_complete, match)
-    )
+    is_complete, num_settled = constraint.is_complete(), constraint.settled()
+    match = _append(sequence, token_id, token_bytes, logprobs)
+    return Accepted(num_settled, _ending_after(sequence, constraint, is_complete, match))
 
 
-def _advance(sequence: Sequence, constraint: Constraint, token_id: int) -> bool:
-    """Move the constraint; False when the answer would then no longer fit, but does so now."""
-    retract = constraint.advance((token_id,))
-    if retract is not None:
-        raise EngineError(f"the constraint takes back output (at #{retract.pointer}), which this engine does not serve")
+def _still_fits(sequence: Sequence, constraint: Constraint, token_id: int) -> bool:
+    """After the constraint moved by a token: False when the answer would no longer fit with it, but does without."""
     before, num_left = sequence.closing, sequence.num_tokens_left
     fits = before is not None and len(before) <= num_left
     if before and fits and before[0] == token_id:
@@ -94,11 +99,13 @@ def _close(sequence: Sequence, token_bytes: Ids[bytes | None]) -> Accepted:
     completion = sequence.closing or ()
     for token_id in completion:
         _append(sequence, token_id, token_bytes)
-    return Accepted(completion, ending=Ending("length", sequence.stops.num_bytes, forced_close=True))
+    return Accepted(sequence.num_output_tokens, Ending("length", sequence.stops.num_bytes, forced_close=True))
 
 
-def _append(sequence: Sequence, token_id: int, token_bytes: Ids[bytes | None]) -> StopMatch | None:
-    sequence.commit((token_id,))
+def _append(
+    sequence: Sequence, token_id: int, token_bytes: Ids[bytes | None], logprobs: TokenLogprobs | None = None
+) -> StopMatch | None:
+    sequence.commit((token_id,), logprobs)
     honoured = sequence.num_output_tokens >= sequence.request.params.min_tokens
     return sequence.stops.feed(token_bytes[token_id] or b"", honoured=honoured)
 

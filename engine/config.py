@@ -15,7 +15,8 @@ class EngineConfig:
     block_size: tokens a KV block. max_num_seqs: sequences that run at once. max_num_batched_tokens: tokens computed a
     step, at least max_num_seqs, so that every running sequence advances in every step. enable_prefix_caching: reuse
     blocks of equal prefixes. max_queue: requests that may wait before `submit` refuses. max_context: tokens of prompt
-    and output together; None is what the model allows.
+    and output together; None is what the model allows. max_retracts: how often one sequence may take output back that
+    failed a check of its constraint, 0 for never; then it ends with RetractsExhausted.
     """
 
     kv_cache_memory: int | None = None
@@ -25,13 +26,15 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     max_queue: int = 4096
     max_context: int | None = None
+    max_retracts: int = 64
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_queue"):
-            self._positive(name)
+            self._integer(name, 1)
         for name in ("kv_cache_memory", "max_context"):
             if getattr(self, name) is not None:
-                self._positive(name)
+                self._integer(name, 1)
+        self._integer("max_retracts", 0)
         if not isinstance(self.enable_prefix_caching, bool):
             raise RequestError(
                 f"enable_prefix_caching must be True or False, got {self.enable_prefix_caching!r}",
@@ -46,7 +49,7 @@ class EngineConfig:
                 value=self.max_num_batched_tokens,
             )
 
-    def _positive(self, name: str) -> None:
+    def _integer(self, name: str, low: int) -> None:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise RequestError(f"{name} must be an integer >= 1, got {value!r}", field=name, value=value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise RequestError(f"{name} must be an integer >= {low}, got {value!r}", field=name, value=value)

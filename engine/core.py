@@ -9,8 +9,10 @@
 
 A failure stays in its row: what a constraint or the pipeline raises ends that sequence with "error"; what the backend
 raises ends the sequences of that step; only a fault of the engine's own bookkeeping leaves `step`, and `end_all` then
-starts over. `cancel` may be called from any thread and is looked at on admission and again before commit, so that a
-request cancelled while its forward runs commits nothing more. Everything else belongs to one thread.
+starts over. Tokens are handed out when they are settled, which without verified nodes is at once (engine/retract.py);
+what a sequence still holds back is handed out when it ends, whatever ends it. `cancel` may be called from any thread
+and is looked at on admission and again before commit, so that a request cancelled while its forward runs commits
+nothing more. Everything else belongs to one thread.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class EngineCore:
         self._events: list[Event] = []
         self._cancelled: dict[str, Exception | None] = {}
         self._num_arrived = self._num_steps = self._num_computed = self._num_output = 0
+        self._num_retracts = self._num_retracted = 0
 
     def _fresh_scheduler(self) -> Scheduler:
         config = self.config
@@ -87,6 +90,7 @@ class EngineCore:
             seed=rng.fresh_seed() if params.seed is None else params.seed,
             max_tokens=self.door.max_tokens(request),
             pipeline=LogitsPipeline(params, request.prompt_ids, request.stop_ids, self._buffers),
+            max_retracts=self.config.max_retracts,
         )
         self._num_arrived += 1
         sequence = Sequence(context, 0, tuple(range(params.n)))
@@ -101,6 +105,7 @@ class EngineCore:
     def end_all(self, reason: FinishReason, make_error: Callable[[], Exception]) -> list[Event]:
         """End every open sequence and start over with an empty block pool, whatever state the old one is in."""
         for sequence in self._ledger:
+            self._emit(sequence, sequence.num_output_tokens)
             self._events += self._ledger.close(sequence, reason, error=make_error())
         self._new.clear()
         self._cancelled.clear()
@@ -135,6 +140,8 @@ class EngineCore:
             computed_tokens=self._num_computed,
             output_tokens=self._num_output,
             finished_sequences=self._ledger.num_finished,
+            retracts=self._num_retracts,
+            retracted_tokens=self._num_retracted,
         )
 
     # --- the step -------------------------------------------------------------------------------------------------
@@ -232,7 +239,8 @@ class EngineCore:
         num_top = context.request.params.logprobs
         sampled = []
         for index in sequence.stands_for:
-            token_id = draw(target.law, rng.uniform(context.seed, index, sequence.num_output_tokens))
+            place, attempt = sequence.num_output_tokens, sequence.num_retracts
+            token_id = draw(target.law, rng.uniform(context.seed, index, place, attempt))
             logprobs = None if num_top is None else token_logprobs(row, target, token_id, num_top)
             sampled.append(Sampled(index, token_id, logprobs))
         return tuple(sampled)
@@ -273,14 +281,22 @@ class EngineCore:
         except Exception as exc:
             self._end(sequence, "error", error=_row_error(exc, sequence))
             return
-        if accepted.token_ids:
-            if sequence.first_token_s is None:
-                sequence.first_token_s = self._clock()
-            self._num_output += len(accepted.token_ids)
-            request_id = sequence.request.request_id
-            self._events.append(TokensEvent(request_id, sequence.index, accepted.token_ids, accepted.logprobs))
+        if sequence.first_token_s is None and sequence.num_output_tokens:
+            sequence.first_token_s = self._clock()
+        if accepted.num_retracted:
+            self._num_retracts += 1
+            self._num_retracted += accepted.num_retracted
+            self.scheduler.retracted(sequence)
+        self._emit(sequence, accepted.num_settled)
         if accepted.ending is not None:
             self._end(sequence, accepted.ending.reason, ending=accepted.ending)
+
+    def _emit(self, sequence: Sequence, num_settled: int) -> None:
+        """Hand out the output tokens up to num_settled that were not handed out yet."""
+        token_ids, logprobs = sequence.take_settled(num_settled)
+        if token_ids:
+            self._num_output += len(token_ids)
+            self._events.append(TokensEvent(sequence.request.request_id, sequence.index, token_ids, logprobs))
 
     def _drop_cancelled(self) -> None:
         while self._cancelled:
@@ -304,6 +320,7 @@ class EngineCore:
         error: Exception | None = None,
     ) -> None:
         self.scheduler.discard(sequence)
+        self._emit(sequence, sequence.num_output_tokens)
         self._events += self._ledger.close(sequence, reason, ending=ending, error=error)
 
 

@@ -144,9 +144,10 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class TokensEvent:
-    """New committed tokens of one sequence (index 0..n-1), stop id not included.
+    """New settled tokens of one sequence (index 0..n-1), stop id not included: no retract takes them back.
 
-    logprobs: one a token if they were asked for; none for the tokens of a forced close, which were not drawn.
+    logprobs: one a token if they were asked for; none for the tokens of a forced close, which were not drawn and come
+    last.
     """
 
     request_id: str

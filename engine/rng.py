@@ -1,9 +1,11 @@
 """Counter-based random numbers: a draw is a pure function of (seed, sequence index, position, attempt).
 
 So a draw does not depend on what else is in the batch, on the order of rows, on preemption or on speculation (DESIGN
-rule 5): nothing is stored and nothing is advanced. The function is Philox4x64-10 (Salmon et al., "Parallel random
-numbers: as easy as 1, 2, 3", SC 2011), which passes BigCrush; numpy's own Philox is the oracle in the tests. Written
-in plain integers because one draw a token is needed, and building a numpy bit generator costs more than the draw.
+rule 5): nothing is stored and nothing is advanced. The attempt is how often the sequence has been retracted: what is
+drawn again at a position gets a number of its own, and without retracts there is attempt 0 alone. The function is
+Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), which passes BigCrush; numpy's
+own Philox is the oracle in the tests. Written in plain integers because one draw a token is needed, and building a
+numpy bit generator costs more than the draw.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def uniform(seed: int, index: int, position: int, attempt: int = 0) -> float:
     """A float64 in [0, 1) with 53 random bits.
 
     seed: any integer, taken modulo 2^64. index: which of the request's n sequences. position: output position of the
-    token. attempt: how often that position was drawn before and taken back.
+    token. attempt: how often the sequence has been retracted before.
     """
     word = philox4x64((position, index, attempt, 0), (seed & _MASK, 0))[0]
     return float((word >> 11) * 2.0**-53)

@@ -11,7 +11,9 @@ so it does not come back in the same step. The newest comes last in the plan, so
 planned yet. The oldest can take everybody's blocks and the door admits only what fits alone: some sequence always
 advances.
 
-Forked sequences share blocks; the first to write into a shared block gets a copy. One writer: the engine thread.
+Forked sequences share blocks; the first to write into a shared block gets a copy. After a retract that may be any block
+of the table, and one that others found in the prefix cache; a block of nobody else is taken out of the cache and
+written in place, so that a retract never costs a sequence that runs alone a block. One writer: the engine thread.
 """
 
 from __future__ import annotations
@@ -80,6 +82,15 @@ class Scheduler:
             for place in range(first, last):
                 pool.publish(sequence.block_table[place], hashes[place])
 
+    def retracted(self, sequence: Sequence) -> None:
+        """Output was taken back: give up the blocks past it. The last token left is computed again, for its row."""
+        block_size, num_tokens = self.pool.block_size, sequence.num_tokens
+        sequence.num_computed_tokens = min(sequence.num_computed_tokens, num_tokens - 1)
+        sequence.trim_block_hashes(num_tokens // block_size)
+        num_blocks = -(-sequence.num_computed_tokens // block_size)
+        self.pool.release(sequence.block_table[num_blocks:])
+        del sequence.block_table[num_blocks:]
+
     # --- planning -------------------------------------------------------------------------------------------------
 
     def plan(self, step_id: int) -> StepPlan:
@@ -121,6 +132,8 @@ class Scheduler:
             copies.append((table[first], copy))
             pool.release([table[first]])
             table[first] = copy
+        elif first < len(table):
+            pool.unpublish(table[first])
         if missing > 0:
             table.extend(pool.allocate(missing))
         return True

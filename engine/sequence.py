@@ -2,7 +2,10 @@
 
 A request with n > 1 begins as one sequence that stands for all n (`stands_for`); when its prompt is computed it forks
 into n that share the prompt's blocks. A sequence has no phase: `num_computed_tokens` chases `num_tokens_with_draft`,
-and the row of its last token is sampled when it arrives there. Only `commit` touches its output ids.
+and the row of its last token is sampled when it arrives there. Only `commit` and `retract` touch its output ids.
+
+Committed is not settled: the constraint may still take output back (engine/retract.py). `take_settled` hands each token
+to the caller once, when no retract can reach it any more; log-probabilities wait here until then.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 
 from safegen.engine.block_pool import BlockPool
 from safegen.engine.logits import History, LogitsPipeline
-from safegen.engine.request import Request
+from safegen.engine.request import Request, TokenLogprobs
 from safegen.engine.stops import StopMatcher
 from safegen.grammars.constraint import Constraint
 
@@ -20,7 +23,8 @@ from safegen.grammars.constraint import Constraint
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """What the sequences of one request share. arrival: rank of its admission, the order of service. max_tokens: output
-    tokens it may take, never more than the context leaves. submitted_s: engine clock."""
+    tokens it may take, never more than the context leaves. submitted_s: engine clock. max_retracts: how often each
+    sequence may take output back."""
 
     request: Request
     arrival: int
@@ -28,6 +32,7 @@ class RequestContext:
     seed: int
     max_tokens: int
     pipeline: LogitsPipeline
+    max_retracts: int
 
 
 class Sequence:
@@ -35,6 +40,7 @@ class Sequence:
 
     __slots__ = (
         "_block_hashes",
+        "_held_logprobs",
         "_output_counts",
         "_token_ids",
         "block_table",
@@ -48,7 +54,9 @@ class Sequence:
         "mask_s",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_emitted_tokens",
         "num_prompt_tokens",
+        "num_retracts",
         "stands_for",
         "stops",
     )
@@ -65,6 +73,9 @@ class Sequence:
         self.block_table: list[int] = []
         self._block_hashes: list[bytes] = []
         self._output_counts: Counter[int] = Counter()
+        self._held_logprobs: list[TokenLogprobs] = []
+        self.num_emitted_tokens = 0
+        self.num_retracts = 0
         self.constraint: Constraint | None = request.constraint
         self.closing: tuple[int, ...] | None = None
         self.stops = StopMatcher(request.params.stop)
@@ -107,14 +118,45 @@ class Sequence:
         committed = self._token_ids[start:stop]
         return committed + list(self.draft[: stop - start - len(committed)]) if self.draft else committed
 
+    def output_ids(self, start: int, stop: int) -> tuple[int, ...]:
+        """Output tokens start .. stop - 1."""
+        return tuple(self._token_ids[self.num_prompt_tokens + start : self.num_prompt_tokens + stop])
+
     def history(self) -> History:
         return History(self.num_output_tokens, self._output_counts)
 
-    def commit(self, ids: tuple[int, ...]) -> None:
-        """Append output tokens; they are final."""
+    def commit(self, ids: tuple[int, ...], logprobs: TokenLogprobs | None = None) -> None:
+        """Append output tokens. logprobs: of the one token, if asked for."""
         self._token_ids.extend(ids)
+        if logprobs is not None:
+            self._held_logprobs.append(logprobs)
         if self.context.pipeline.needs_counts:
             self._output_counts.update(ids)
+
+    def retract(self, kept_tokens: int) -> tuple[int, ...]:
+        """Take back the output past the first kept_tokens, which are at least those emitted; returns it.
+
+        `Scheduler.retracted` must follow: blocks, hashes and `num_computed_tokens` still cover what is gone.
+        """
+        dropped = self.output_ids(kept_tokens, self.num_output_tokens)
+        del self._token_ids[self.num_prompt_tokens + kept_tokens :]
+        del self._held_logprobs[kept_tokens - self.num_emitted_tokens :]
+        if self.context.pipeline.needs_counts:
+            self._output_counts -= Counter(dropped)  # in place, and leaves no zero behind
+        self.draft = ()
+        self.num_retracts += 1
+        return dropped
+
+    def take_settled(self, num_settled: int) -> tuple[tuple[int, ...], tuple[TokenLogprobs, ...]]:
+        """Output tokens up to num_settled that were not taken yet, with their log-probabilities (if asked for)."""
+        start = self.num_emitted_tokens
+        stop = min(num_settled, self.num_output_tokens)
+        if stop <= start:
+            return (), ()
+        logprobs = tuple(self._held_logprobs[: stop - start])
+        del self._held_logprobs[: stop - start]
+        self.num_emitted_tokens = stop
+        return self.output_ids(start, stop), logprobs
 
     # --- blocks ---------------------------------------------------------------------------------------------------
 
@@ -129,6 +171,10 @@ class Sequence:
             ids = self._token_ids[place * block_size : (place + 1) * block_size]
             self._block_hashes.append(pool.block_hash(parent, ids))
         return self._block_hashes[:count]
+
+    def trim_block_hashes(self, count: int) -> None:
+        """Forget the chain past `count` blocks: their tokens are no longer this sequence's."""
+        del self._block_hashes[count:]
 
     def fork(self, index: int) -> Sequence:
         """The request's sequence `index`, at the same point. Takes no reference of blocks: the scheduler does."""

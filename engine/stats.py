@@ -10,7 +10,8 @@ class EngineStats:
     """Counts of one moment (running to cached_blocks) and since the start (the others).
 
     running, waiting: sequences. cached_blocks: blocks that the prefix cache can find. prefix_hit_tokens: tokens taken
-    from it instead of being computed. computed_tokens: tokens that went through a forward.
+    from it instead of being computed. computed_tokens: tokens that went through a forward. output_tokens: tokens handed
+    to callers. retracts: how often a sequence went back and on; retracted_tokens: drawn tokens that this cost.
     """
 
     running: int
@@ -24,3 +25,5 @@ class EngineStats:
     computed_tokens: int
     output_tokens: int
     finished_sequences: int
+    retracts: int
+    retracted_tokens: int

@@ -41,6 +41,11 @@ class StopMatcher:
         self._tail = window[max(0, len(window) - self._keep_bytes) :]
         return None if match is None else StopMatch(match[2], window_start + match[1])
 
+    def rewind(self, output: bytes) -> None:
+        """Go back to where `output`, a beginning of what was fed, is all there is. Matches in it were passed over."""
+        self.num_bytes = len(output)
+        self._tail = output[max(0, len(output) - self._keep_bytes) :]
+
     def _first_match(self, window: bytes) -> tuple[int, int, str] | None:
         """(end, start, stop) of the match that ends first, the longest of those."""
         first: tuple[int, int, str] | None = None

@@ -2,6 +2,11 @@
 
 A constraint belongs to one sequence. It moves by committed tokens (`advance`) and goes back only by its own `Retract`.
 It fails closed: a row it cannot compute raises, it is never left open.
+
+Tokens are counted from the constraint's beginning, which is the beginning of the output: the engine is given it fresh.
+A *verified* node is one whose masks allow too much while it is open and that is checked when it closes. Where the check
+fails, the constraint goes back to the token boundary at or before the node's start, excludes the text that failed from
+the node's language, and says so by a `Retract`; where nothing is left of that language, it goes back to the parent's.
 """
 
 from __future__ import annotations
@@ -46,8 +51,9 @@ class MaskRows:
 class Retract:
     """A verified node failed when it closed: the sequence goes back.
 
-    kept_tokens: committed output tokens that stay. forced_prefix: bytes after that token boundary which the next
-    tokens must spell. pointer: schema position of the node that failed.
+    kept_tokens: committed output tokens that stay; fewer than were advanced, the ids of this call included, and no
+    fewer than were ever `settled`. forced_prefix: bytes after that token boundary which the next tokens must spell.
+    pointer: schema position of the node that failed.
     """
 
     kept_tokens: int
@@ -71,7 +77,16 @@ class Constraint(Protocol):
         ...
 
     def advance(self, ids: Sequence[int]) -> Retract | None:
-        """Commit tokens. Raises ConstraintViolation when one is illegal (the state is then as before the call)."""
+        """Commit tokens. A Retract says that the state is now an earlier one, and which.
+
+        Raises ConstraintViolation when a token is illegal (the state is then as before the call), RetractsExhausted
+        when a node failed and nothing is left to try.
+        """
+        ...
+
+    def settled(self) -> int:
+        """How many of the tokens advanced no later Retract can take back: all, unless a verified node is open. Never
+        falls."""
         ...
 
     def forced(self) -> bytes:
@@ -87,7 +102,10 @@ class Constraint(Protocol):
         ...
 
     def shortest_completion(self) -> tuple[int, ...]:
-        """Tokens (stop id not included) that reach a whole answer in the fewest bytes; empty when it can end now."""
+        """Tokens (stop id not included) that reach a whole answer in the fewest bytes; empty when it can end now.
+
+        They pass the checks of verified nodes; only where no text at all does, one that fails is given.
+        """
         ...
 
     def fork(self) -> Constraint:

@@ -61,6 +61,9 @@ class OneToken:
         self._spent = self._spent or bool(ids)
         return None
 
+    def settled(self) -> int:
+        return int(self._spent)
+
     def forced(self) -> bytes:
         return b""
 

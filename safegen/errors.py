@@ -11,6 +11,7 @@ SafegenError
 ├── Truncated        status "truncated": the token limit came first
 ├── Refused          status "refused"
 ├── InvalidOutput    status "invalid", or an `ok` text that the independent validator refused
+│   └── RetractsExhausted  a part that is checked when it closes was never right: .pointer
 ├── Cancelled        status "cancelled"
 ├── EngineError      status "error": an engine fault, never the caller's
 └── EngineClosed     the LLM was closed
@@ -100,6 +101,15 @@ class Refused(SafegenError):
 
 class InvalidOutput(SafegenError):
     """The output did not validate; retries or retracts are exhausted."""
+
+
+class RetractsExhausted(InvalidOutput):
+    """Output was taken back as often as is allowed, or nothing was left to try. pointer: the schema position that
+    failed last."""
+
+    def __init__(self, message: str, *, pointer: str = "") -> None:
+        self.pointer = pointer
+        super().__init__(message)
 
 
 class Cancelled(SafegenError):

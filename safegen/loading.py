@@ -74,6 +74,7 @@ def load_runtime(options: LoadOptions) -> Runtime:
         max_num_batched_tokens=options.max_num_batched_tokens,
         enable_prefix_caching=options.enable_prefix_caching,
         max_queue=options.limits.max_queue,
+        max_retracts=options.limits.max_retracts,
     )
     path = Path(locate_model(None if options.model is None else os.fspath(options.model)))
     runner = ModelRunner.load(path, "cpu" if options.kernels == "auto" else options.kernels)

@@ -106,7 +106,8 @@ def _verdict(output_type: OutputType[Any], text: str, finished: FinishedEvent) -
     if finished.finish_reason == "cancelled" or isinstance(finished.error, EngineClosed):
         return "cancelled", None, finished.error or Cancelled("the request was cancelled")
     if finished.finish_reason == "error":
-        return "error", None, finished.error or EngineError("the engine gave no reason")
+        status: Status = "invalid" if isinstance(finished.error, InvalidOutput) else "error"
+        return status, None, finished.error or EngineError("the engine gave no reason")
     limit = f"the answer was cut at {finished.usage.completion_tokens} tokens; raise max_tokens"
     if finished.finish_reason == "length" and not finished.forced_close:
         return "truncated", text if output_type.kind == "text" else None, Truncated(limit)

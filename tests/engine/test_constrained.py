@@ -22,6 +22,7 @@ from safegen.engine.backend import ForwardBatch
 from safegen.engine.config import EngineConfig
 from safegen.engine.core import EngineCore
 from safegen.engine.request import FinishedEvent, Request, SamplingParams
+from safegen.grammars.constraint import ConstraintViolation
 from safegen.grammars.json_schema import compile_json_schema
 from safegen.grammars.matcher import NativeConstraint
 from safegen.grammars.vocabulary import Vocabulary
@@ -150,3 +151,17 @@ def judge(spec: Any, token_ids: list[int], finished: FinishedEvent, closable: bo
     except (ValueError, jsonschema.ValidationError) as error:
         pytest.fail(f"{text!r} is not valid for {spec}: {error}")
     return "closed" if finished.forced_close else "stop"
+
+
+def test_every_token_of_a_machine_without_verified_nodes_is_settled_at_once() -> None:
+    vocabulary = Vocabulary(TOKEN_BYTES, [STOP_ID])
+    constraint = NativeConstraint(compile_json_schema({"type": "boolean"}).program, vocabulary)
+    assert constraint.settled() == 0
+    first, *rest = constraint.shortest_completion()
+    constraint.advance([first])
+    fork = constraint.fork()
+    fork.advance(rest)
+    assert (constraint.settled(), fork.settled()) == (1, 1 + len(rest))
+    with pytest.raises(ConstraintViolation):
+        constraint.advance([TOKEN_BYTES.index(b"z")])
+    assert constraint.settled() == 1

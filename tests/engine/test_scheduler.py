@@ -27,7 +27,7 @@ def sequence(arrival: int, prompt: Ids[int], max_tokens: int = 50, n: int = 1) -
     params = SamplingParams(max_tokens=max_tokens, n=n)
     request = Request(f"r{arrival}", tuple(prompt), params, frozenset())
     pipeline = LogitsPipeline(params, request.prompt_ids, frozenset(), RowBuffers(1000))
-    context = RequestContext(request, arrival, 0.0, 0, max_tokens, pipeline)
+    context = RequestContext(request, arrival, 0.0, 0, max_tokens, pipeline, max_retracts=64)
     return Sequence(context, 0, tuple(range(n)))
 
 

@@ -47,6 +47,23 @@ def test_matches_passed_over_do_not_come_back() -> None:
     assert matcher.feed(b"ab") == StopMatch("ab", 3)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text("abé", max_size=3), max_size=6), st.integers(0, 6), st.lists(st.text("abé", max_size=3)))
+def test_after_a_rewind_it_is_as_if_only_the_kept_pieces_had_been_fed(
+    pieces: list[str], kept: int, further: list[str]
+) -> None:
+    stops = ["ab", "béa", "aaaa"]
+    rewound, straight = StopMatcher(stops), StopMatcher(stops)
+    for piece in pieces:
+        rewound.feed(piece.encode(), honoured=False)
+    for piece in pieces[:kept]:
+        straight.feed(piece.encode(), honoured=False)
+    rewound.rewind("".join(pieces[:kept]).encode())
+    assert rewound.num_bytes == straight.num_bytes
+    for piece in further:
+        assert rewound.feed(piece.encode()) == straight.feed(piece.encode())
+
+
 def test_without_stop_strings_bytes_are_only_counted() -> None:
     matcher = StopMatcher([])
     assert matcher.feed(b"abc") is None

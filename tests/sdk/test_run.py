@@ -14,6 +14,7 @@ from safegen.errors import (
     GuardBlocked,
     InvalidOutput,
     Refused,
+    RetractsExhausted,
     SafegenError,
     Truncated,
 )
@@ -119,6 +120,14 @@ def test_engine_fault_is_an_error() -> None:
     fault = EngineError("boom")
     result = result_of(NUMBER, "4", "error", error=fault)
     assert (result.status, result.error) == ("error", fault)
+
+
+def test_exhausted_retracts_are_an_invalid_answer() -> None:
+    fault = RetractsExhausted("taken back 64 times", pointer="/tags")
+    result = result_of(NUMBER, "4", "error", error=fault)
+    assert (result.status, result.value, result.error) == ("invalid", None, fault)
+    with pytest.raises(InvalidOutput, match="64 times"):
+        result.unwrap()
 
 
 @pytest.mark.parametrize(

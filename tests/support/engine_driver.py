@@ -38,11 +38,17 @@ class Outcome:
 Outcomes = dict[tuple[str, int], Outcome]
 
 
-def make_core(backend: FakeBackend | None = None, *, num_blocks: int = 64, **settings: Any) -> EngineCore:
+def make_core(
+    backend: FakeBackend | None = None,
+    *,
+    num_blocks: int = 64,
+    token_bytes: list[bytes | None] = TOKEN_BYTES,
+    **settings: Any,
+) -> EngineCore:
     settings = {"block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64, **settings}
     backend = backend or FakeBackend()
     settings.setdefault("kv_cache_memory", num_blocks * backend.bytes_per_block(settings["block_size"]))
-    core = EngineCore(backend, TOKEN_BYTES, EngineConfig(**settings))
+    core = EngineCore(backend, token_bytes, EngineConfig(**settings))
 
     def check_writes(block_ids: set[int]) -> None:
         pool = core.scheduler.pool
@@ -75,6 +81,14 @@ def check(core: EngineCore) -> None:
     assert [s.order for s in scheduler.running] == sorted(s.order for s in scheduler.running)
     assert [s.order for s in scheduler.waiting] == sorted(s.order for s in scheduler.waiting)
     assert len(scheduler.running) <= core.config.max_num_seqs
+    for sequence in scheduler.sequences():
+        assert sequence.num_emitted_tokens <= sequence.num_output_tokens
+        known, parent = sequence._block_hashes, pool.root_hash(sequence.request.cache_salt)
+        assert len(known) <= sequence.num_tokens // pool.block_size
+        for place, content_hash in enumerate(known):
+            ids = sequence.token_ids(place * pool.block_size, (place + 1) * pool.block_size)
+            parent = pool.block_hash(parent, ids)
+            assert content_hash == parent, "the hash chain is that of other tokens"
     for sequence in scheduler.waiting:
         assert not sequence.block_table and sequence.num_computed_tokens == 0
     for sequence in scheduler.running:

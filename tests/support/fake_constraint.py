@@ -21,6 +21,7 @@ class BracketConstraint:
         self.depth = 0
         self.started = False
         self.num_fills = 0
+        self.num_advanced = 0
 
     def legal(self) -> set[int]:
         if self.is_complete():
@@ -50,7 +51,11 @@ class BracketConstraint:
                 raise ConstraintViolation(f"token {token_id} is not legal")
             self.started = True
             self.depth += (token_id == self.open_id) - (token_id == self.close_id)
+            self.num_advanced += 1
         return None
+
+    def settled(self) -> int:
+        return self.num_advanced
 
     def forced(self) -> bytes:
         return b""
@@ -66,7 +71,7 @@ class BracketConstraint:
 
     def fork(self) -> BracketConstraint:
         twin = BracketConstraint(self.open_id, self.close_id, self.atom_id, self.stop_ids, self.max_depth)
-        twin.depth, twin.started = self.depth, self.started
+        twin.depth, twin.started, twin.num_advanced = self.depth, self.started, self.num_advanced
         return twin
 
 
