@@ -30,7 +30,9 @@ test: setup
 test-full: setup
 	SAFEGEN_FULL=1 $(BIN)/python -m pytest
 
+# The peers without their own dependencies: torch is here, and xgrammar's GPU compiler is not needed on a CPU.
 bench: setup
+	$(BIN)/pip install -q -c constraints.txt --no-deps apache-tvm-ffi llguidance xgrammar
 	for script in benchmarks/*.py; do $(BIN)/python $$script --out benchmarks/out/$$(basename $$script .py).json || exit 1; done
 
 # mypy sees the packages as they install: engine, kernels and grammars inside safegen.

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.common import environment, version, write_report
 
 SEED = 7
 ENGINES = ("safegen", "torch_fp32")
@@ -109,31 +111,6 @@ def attention(engine: str, sequences: int) -> Callable[[], object]:
     return lambda: native.paged_attention(q, cache, plan, scale=HEAD_DIM**-0.5)
 
 
-def environment(threads: int) -> dict[str, object]:
-    import torch
-
-    from safegen.kernels import cpu
-
-    return {
-        "platform": platform.platform(),
-        "processor": next(
-            (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-            platform.processor(),
-        ),
-        "cpus": os.cpu_count(),
-        "threads": threads,
-        "load_before": os.getloadavg()[0],
-        "isa": cpu.isa(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "seed": SEED,
-    }
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
-
-
 def run_engine(engine: str, threads: int) -> dict[str, list[float]]:
     command = [sys.executable, __file__, "--engine", engine, "--threads", str(threads)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -180,13 +157,11 @@ def main() -> None:
     if arguments.engine:
         print(json.dumps(measure(arguments.engine, arguments.threads)))
         return
-    described = environment(arguments.threads)
+    described = environment(threads=arguments.threads, isa=cpu.isa(), torch=version("torch"), seed=SEED)
     print(json.dumps(described, indent=2))
     figures = compare(arguments.threads)
     rows = table(figures)
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps({"environment": described, "figures": figures, "rows": rows}, indent=2))
+    write_report(arguments.out, described, figures, rows)
     print(f"{'work':28}{'safegen ms':>12}{'torch fp32 ms':>15}{'speedup':>9}")
     for row in rows:
         print(f"{row['work']:28}{row['safegen_ms']:12.3f}{row['torch_fp32_ms']:15.3f}{row['speedup']:9.2f}")

@@ -17,6 +17,7 @@ import pytest
 _ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("SAFEGEN_DATA") or _ROOT.parent / "shared" / "data")
 CASES = Path(os.environ.get("SAFEGEN_CASES") or _ROOT.parent / "shared" / "cases")
+APART_FILES = ("refRemote.json", "vocabulary.json")
 _STRICTNESS = re.compile(r"\[strictness: reject ([\d, ]+)\]")
 _DIALECTS = {
     "draft4": "http://json-schema.org/draft-04/schema#",
@@ -62,13 +63,14 @@ def _path(folder: Path, name: str) -> Path:
     return path
 
 
-def suite_groups() -> Iterator[SuiteGroup]:
-    """All groups but those that need documents from elsewhere (refRemote) or custom vocabularies."""
-    with gzip.open(_path(DATA, "json-schema-test-suite.jsonl.gz"), "rt", encoding="utf-8") as lines:
+def suite_groups(path: Path | None = None, *, with_apart: bool = False) -> Iterator[SuiteGroup]:
+    """The groups of the suite. with_apart: also those that need documents from elsewhere (refRemote) or custom
+    vocabularies, which are counted apart. path: the file, by default the shared one."""
+    with gzip.open(path or _path(DATA, "json-schema-test-suite.jsonl.gz"), "rt", encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
             file = row["name"].partition("/")[2].partition(": ")[0]
-            if file in ("refRemote.json", "vocabulary.json"):
+            if file in APART_FILES and not with_apart:
                 continue
             schema = row["schema"]
             if isinstance(schema, dict):
