@@ -19,20 +19,18 @@ class NativeConstraint:
     sets it.
     """
 
-    __slots__ = ("_matcher", "_num_advanced")
+    __slots__ = ("_matcher",)
 
     def __init__(self, program: Program, vocabulary: Vocabulary, *, cache_bytes: int = 64 << 20) -> None:
         try:
             self._matcher = Matcher(program, vocabulary.native, cache_bytes=cache_bytes)
         except (ValueError, LimitExceeded) as error:
             raise SchemaError(str(error)) from error
-        self._num_advanced = 0
 
     @classmethod
-    def _of(cls, matcher: Matcher, num_advanced: int) -> NativeConstraint:
+    def _of(cls, matcher: Matcher) -> NativeConstraint:
         constraint = cls.__new__(cls)
         constraint._matcher = matcher
-        constraint._num_advanced = num_advanced
         return constraint
 
     def fill(self, draft: Sequence[int], rows: MaskRows) -> int:
@@ -40,14 +38,14 @@ class NativeConstraint:
 
     def advance(self, ids: Sequence[int]) -> Retract | None:
         try:
-            self._matcher.advance(ids)
+            back = self._matcher.advance(ids)
         except Violation as error:
             raise ConstraintViolation(str(error)) from error
-        self._num_advanced += len(ids)
-        return None
+        return None if back is None else Retract(*back)
 
     def settled(self) -> int:
-        return self._num_advanced
+        """How many of the committed tokens no later retract takes back."""
+        return self._matcher.settled()
 
     def forced(self) -> bytes:
         return self._matcher.forced()
@@ -66,4 +64,4 @@ class NativeConstraint:
         return self._matcher.text()
 
     def fork(self) -> NativeConstraint:
-        return self._of(self._matcher.fork(), self._num_advanced)
+        return self._of(self._matcher.fork())

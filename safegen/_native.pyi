@@ -14,6 +14,24 @@ class LimitExceeded(Exception):
 class Violation(Exception):
     """advance() was given a token that the constraint does not allow."""
 
+class Predicate:
+    """A condition on the whole text of a value."""
+
+    @staticmethod
+    def matches(program: Program) -> Predicate: ...
+    @staticmethod
+    def unique_items() -> Predicate:
+        """The items of an array differ as JSON values; true of anything else."""
+    @staticmethod
+    def none_of(predicate: Predicate) -> Predicate: ...
+    @staticmethod
+    def all_of(predicates: Sequence[Predicate]) -> Predicate: ...
+    @staticmethod
+    def any_of(predicates: Sequence[Predicate]) -> Predicate: ...
+    @staticmethod
+    def exactly_one_of(predicates: Sequence[Predicate]) -> Predicate: ...
+    def holds(self, text: bytes) -> bool: ...
+
 class Builder:
     """Builds a Program: regular languages over bytes ("exprs") and JSON structure over them ("nodes"); ids are ints.
 
@@ -78,8 +96,36 @@ class Builder:
         """A union whose calls at one place of the text are shared: for the rules of context-free grammars, which may be
         recursive and ambiguous, but not left-recursive."""
     def sequence(self, nodes: Sequence[int]) -> int: ...
-    def array(self, prefix: Sequence[int], rest: int | None, low: int, high: int | None) -> int:
-        """prefix: nodes of the first items; rest: node of further ones, None forbids them. low, high: item counts."""
+    def array(
+        self,
+        prefix: Sequence[int],
+        rest: int | None,
+        low: int,
+        high: int | None,
+        *,
+        unique: bool = False,
+        pointer: str = "",
+    ) -> int:
+        """prefix: nodes of the first items; rest: node of further ones, None forbids them. low, high: item counts.
+
+        unique: items must differ as JSON values. An item that repeats cannot be ended; where it cannot go on either, the
+        matcher goes back to the item's start (see Matcher.advance). Free strings never need that.
+        """
+    def counted_array(
+        self,
+        prefix: Sequence[Sequence[tuple[int, int]]],
+        rest: Sequence[tuple[int, int]],
+        low: int,
+        high: int | None,
+        contains: Sequence[tuple[int, int | None]],
+    ) -> int:
+        """An array whose items are counted. For each of the first positions, and for the rest: the choices (value node,
+        bits of the counts it adds to), which should be disjoint languages. contains: 1 to 4 (least, most) counts."""
+    def distinct_array(self, values: Sequence[int], low: int, high: int | None) -> int:
+        """An array of different items out of a finite list: one node a value, each used at most once."""
+    def verified(self, inner: int, predicate: Predicate, *, pointer: str = "") -> int:
+        """inner, of which only texts count that satisfy the predicate once they are whole. Until its end the mask is
+        that of inner; when the whole text fails, the matcher goes back to the node's start (see Matcher.advance)."""
     def object(
         self,
         properties: Sequence[tuple[bytes, int | None, bool]],
@@ -124,7 +170,11 @@ class Matcher:
 
     def __init__(self, program: Program, vocabulary: Vocabulary, *, cache_bytes: int = 64 << 20) -> None: ...
     def fill(self, draft: Sequence[int], words: NDArray[np.int32]) -> int: ...
-    def advance(self, ids: Sequence[int]) -> None: ...
+    def advance(self, ids: Sequence[int]) -> tuple[int, bytes, str] | None:
+        """Commit tokens. When a value as a whole fails, the matcher goes back: (tokens kept, bytes that must come next,
+        schema pointer); later ids of the call are dropped and the failed text is excluded from then on."""
+    def settled(self) -> int:
+        """How many of the tokens nothing takes back any more."""
     def forced(self) -> bytes: ...
     def can_end(self) -> bool: ...
     def is_complete(self) -> bool: ...

@@ -55,12 +55,14 @@ public:
         for (NodeId kid : kids) n.kids.push_back(checked(kid));
         return add(std::move(n));
     }
-    NodeId array(const std::vector<NodeId>& prefix, std::optional<NodeId> rest, uint32_t low, std::optional<uint32_t> high) {
+    NodeId array(const std::vector<NodeId>& prefix, std::optional<NodeId> rest, uint32_t low, std::optional<uint32_t> high, bool unique, std::string pointer) {
         Node n;
         n.kind = Node::Array;
         n.array = std::make_shared<ArraySpec>();
         for (NodeId id : prefix) n.array->prefix.push_back(checked(id));
         n.array->rest = rest ? checked(*rest) : kNoNode;
+        n.array->unique = unique;
+        n.pointer = std::move(pointer);
         n.array->low = low;
         n.array->high = high.value_or(kInfinite);
         return add(std::move(n));
@@ -78,6 +80,45 @@ public:
         for (const auto& [keys, value] : extras) n.object->extras.push_back({known(keys), checked(value)});
         n.object->low = low;
         n.object->high = high.value_or(kInfinite);
+        return add(std::move(n));
+    }
+    static std::vector<ItemChoice> choices(const std::vector<std::pair<NodeId, uint32_t>>& pairs, const Builder& b) {
+        std::vector<ItemChoice> out;
+        for (const auto& [value, counts_for] : pairs) out.push_back({b.checked(value), counts_for});
+        return out;
+    }
+    NodeId counted_array(const std::vector<std::vector<std::pair<NodeId, uint32_t>>>& prefix, const std::vector<std::pair<NodeId, uint32_t>>& rest,
+                         uint32_t low, std::optional<uint32_t> high, const std::vector<std::pair<uint32_t, std::optional<uint32_t>>>& contains) {
+        if (contains.empty() || contains.size() > kMaxContains) throw std::invalid_argument("counted_array takes 1 to 4 counts");
+        Node n;
+        n.kind = Node::Array;
+        n.array = std::make_shared<ArraySpec>();
+        for (const auto& place : prefix) n.array->prefix_choices.push_back(choices(place, *this));
+        n.array->rest_choices = choices(rest, *this);
+        n.array->low = low;
+        n.array->high = high.value_or(kInfinite);
+        for (const auto& [least, most] : contains) {
+            if (std::max(least, most.value_or(0)) > 60'000) throw std::invalid_argument("a count of matching items is above 60,000");
+            n.array->contains.emplace_back(least, most.value_or(kInfinite));
+        }
+        return add(std::move(n));
+    }
+    NodeId distinct_array(const std::vector<NodeId>& values, uint32_t low, std::optional<uint32_t> high) {
+        if (values.empty()) throw std::invalid_argument("distinct_array takes at least one value");
+        Node n;
+        n.kind = Node::Array;
+        n.array = std::make_shared<ArraySpec>();
+        for (NodeId value : values) n.array->values.push_back(checked(value));
+        n.array->low = low;
+        n.array->high = high.value_or(kInfinite);
+        return add(std::move(n));
+    }
+    NodeId verified(NodeId inner, std::shared_ptr<Predicate> predicate, std::string pointer) {
+        Node n;
+        n.kind = Node::Verified;
+        n.kids = {checked(inner)};
+        n.predicate = std::move(predicate);
+        n.pointer = std::move(pointer);
         return add(std::move(n));
     }
     void define(NodeId reserved, NodeId node) {
@@ -131,6 +172,15 @@ void bind_grammars(nb::module_& m) {
         .def("longest_prefix", [](const Program& p, const nb::bytes& t) { auto s = text_of(t); nb::gil_scoped_release r; return p.longest_prefix(s); }, "text"_a)
         .def("expected", [](const Program& p, const nb::bytes& t) { return bytes_of(p.expected(text_of(t))); }, "text"_a)
         .def("memory_bytes", &Program::memory_bytes);
+
+    nb::class_<Predicate>(m, "Predicate")
+        .def_static("matches", [](const Program& p) { return std::make_shared<Predicate>(Predicate{Predicate::Matches, p.shared_grammar(), {}}); }, "program"_a)
+        .def_static("unique_items", [] { return std::make_shared<Predicate>(Predicate{Predicate::UniqueItems, nullptr, {}}); })
+        .def_static("none_of", [](const std::shared_ptr<Predicate>& p) { return std::make_shared<Predicate>(Predicate{Predicate::Not, nullptr, {p}}); }, "predicate"_a)
+        .def_static("all_of", [](const std::vector<std::shared_ptr<Predicate>>& p) { return std::make_shared<Predicate>(Predicate{Predicate::All, nullptr, {p.begin(), p.end()}}); }, "predicates"_a)
+        .def_static("any_of", [](const std::vector<std::shared_ptr<Predicate>>& p) { return std::make_shared<Predicate>(Predicate{Predicate::Any, nullptr, {p.begin(), p.end()}}); }, "predicates"_a)
+        .def_static("exactly_one_of", [](const std::vector<std::shared_ptr<Predicate>>& p) { return std::make_shared<Predicate>(Predicate{Predicate::ExactlyOne, nullptr, {p.begin(), p.end()}}); }, "predicates"_a)
+        .def("holds", [](const Predicate& p, const nb::bytes& t) { auto s = text_of(t); nb::gil_scoped_release r; return p.holds(s); }, "text"_a);
 
     nb::class_<Builder>(m, "Builder")
         .def("__init__", [](Builder* self, uint32_t max_states, uint32_t whitespace, bool any_order, bool any_spelling,
@@ -197,7 +247,10 @@ void bind_grammars(nb::module_& m) {
         .def("union", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Union, kids); }, "nodes"_a)
         .def("rule", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Rule, kids); }, "nodes"_a)
         .def("sequence", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Sequence, kids); }, "nodes"_a)
-        .def("array", &Builder::array, "prefix"_a, "rest"_a.none(), "low"_a, "high"_a.none())
+        .def("array", &Builder::array, "prefix"_a, "rest"_a.none(), "low"_a, "high"_a.none(), nb::kw_only(), "unique"_a = false, "pointer"_a = "")
+        .def("counted_array", &Builder::counted_array, "prefix"_a, "rest"_a, "low"_a, "high"_a.none(), "contains"_a)
+        .def("distinct_array", &Builder::distinct_array, "values"_a, "low"_a, "high"_a.none())
+        .def("verified", &Builder::verified, "inner"_a, "predicate"_a, nb::kw_only(), "pointer"_a = "")
         .def("object", &Builder::object, "properties"_a, "extras"_a, "low"_a, "high"_a.none())
         .def("reserve", [](Builder& b) { return b.add(Node{}); })
         .def("define", &Builder::define, "reserved"_a, "node"_a)
@@ -225,7 +278,16 @@ void bind_grammars(nb::module_& m) {
                  new (self) Matcher(program->bind(vocabulary, cache_bytes));
              }, "program"_a, "vocabulary"_a, nb::kw_only(), "cache_bytes"_a = size_t{64} << 20)
         .def("fill", &fill, "draft"_a, "words"_a)
-        .def("advance", &Matcher::advance, "ids"_a, Release())
+        .def("advance", [](Matcher& m, const std::vector<uint32_t>& ids) -> std::optional<std::tuple<size_t, nb::bytes, std::string>> {
+                 std::optional<WentBack> back;
+                 {
+                     nb::gil_scoped_release release;
+                     back = m.advance(ids);
+                 }
+                 if (!back) return std::nullopt;
+                 return std::tuple{back->kept_tokens, bytes_of(back->forced_prefix), back->pointer};
+             }, "ids"_a)
+        .def("settled", &Matcher::settled)
         .def("forced", [](const Matcher& m) { std::string s; { nb::gil_scoped_release r; s = m.forced(); } return bytes_of(s); })
         .def("can_end", &Matcher::can_end)
         .def("is_complete", &Matcher::is_complete)

@@ -102,6 +102,7 @@ public:
     // Whether e allows, for `bytes` more bytes, all that `reference` allows (closing quotes aside). reference: a state of
     // the free JSON string. A sufficient condition, decided from the expressions alone. ending: closing quotes agree too.
     bool covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) const;
+    bool is_free_string(ExprId e) const;        // a JSON string literal with nothing asked of its text
     ByteSet alphabet(ExprId e);                 // bytes that can occur at all
     size_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
     const Options& options() const { return options_; }

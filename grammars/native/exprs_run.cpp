@@ -406,6 +406,17 @@ uint32_t Exprs::count_up_to(ExprId start, uint32_t limit) {
     return count;
 }
 
+bool Exprs::is_free_string(ExprId e) const {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    const Node* n = &nodes_[e];
+    if (n->kind == Kind::And) {  // cut to an alphabet
+        for (ExprId kid : n->kids)
+            if (nodes_[kid].kind == Kind::Concat) n = &nodes_[kid];
+    }
+    if (n->kind != Kind::Concat || nodes_[n->b].kind != Kind::JsonBody) return false;
+    return nodes_[n->b].a == any_text_id_;
+}
+
 bool Exprs::covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) const {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     const Node *a = &nodes_[e], *b = &nodes_[reference];

@@ -1,8 +1,33 @@
 #include "grammars/native/grammar.hpp"
 
 #include <algorithm>
+#include <tuple>
+
+#include "grammars/native/json_value.hpp"
+#include "grammars/native/state.hpp"
 
 namespace safegen {
+namespace {
+
+bool grammar_matches(const Grammar& grammar, const std::string& text) {
+    const Machine machine(grammar);
+    State state = machine.start();
+    std::string read;
+    for (char c : text) {
+        read.push_back(c);
+        state = machine.step(state, static_cast<uint8_t>(c), read);
+        if (state.dead()) return false;
+    }
+    return state.can_end;
+}
+
+bool unique_items(const std::string& text) {
+    auto items = array_items(text);
+    std::sort(items.begin(), items.end());
+    return std::adjacent_find(items.begin(), items.end()) == items.end();
+}
+
+}  // namespace
 
 std::string json_spelling(const std::string& decoded) {
     static constexpr char kHex[] = "0123456789abcdef";
@@ -83,10 +108,125 @@ ExprId Grammar::key(const ObjectSpec& object, const OrderFilter* declared, ExprI
     return lexeme(x.concat({quote, x.alternate({listed, extra == kEmpty ? kEmpty : x.json_body(extra)})}));
 }
 
+ContainsCounts ArraySpec::counted_with(const ContainsCounts& counts, uint32_t counts_for) const {
+    ContainsCounts out = counts;
+    for (size_t i = 0; i < contains.size(); ++i) {
+        const uint32_t cap = contains[i].second == kInfinite ? contains[i].first : contains[i].second + 1;
+        if ((counts_for >> i) & 1) out[i] = static_cast<uint16_t>(std::min<uint32_t>(out[i] + 1u, cap));
+    }
+    return out;
+}
+
+namespace {
+
+bool counts_hold(const ArraySpec& a, const ContainsCounts& counts) {
+    for (size_t i = 0; i < a.contains.size(); ++i)
+        if (counts[i] < a.contains[i].first || (a.contains[i].second != kInfinite && counts[i] > a.contains[i].second)) return false;
+    return true;
+}
+
+// Past this position all look alike, as long as the number of items has no upper bound.
+uint32_t clipped(const ArraySpec& a, uint32_t position) {
+    if (a.high != kInfinite) return position;
+    return std::min(position, std::max(static_cast<uint32_t>(a.prefix_choices.size()), a.low));
+}
+
+std::string memo_key(uint32_t position, const ContainsCounts& counts) {
+    std::string key(reinterpret_cast<const char*>(&position), sizeof position);
+    return key.append(reinterpret_cast<const char*>(counts.data()), sizeof counts);
+}
+
+}  // namespace
+
+bool Grammar::completable(const ArraySpec& a, uint32_t position, const ContainsCounts& counts) const {
+    constexpr size_t kMaxStates = 200'000;
+    std::lock_guard<std::mutex> lock(a.memo->mutex);
+    const auto known = a.memo->live.find(memo_key(clipped(a, position), counts));
+    if (known != a.memo->live.end()) return known->second;
+    // Breadth-first over (position, counts); every state on the way to an end is live.
+    std::vector<std::pair<uint32_t, ContainsCounts>> order{{clipped(a, position), counts}};
+    std::vector<size_t> from{0};
+    std::unordered_map<std::string, size_t> seen{{memo_key(order[0].first, counts), 0}};
+    for (size_t at = 0; at < order.size(); ++at) {
+        const auto [place, now] = order[at];
+        const auto settled = a.memo->live.find(memo_key(place, now));
+        const bool end = settled != a.memo->live.end() ? settled->second : place >= a.low && place <= a.high && counts_hold(a, now);
+        if (end) {
+            for (size_t up = at;; up = from[up]) {
+                a.memo->live[memo_key(order[up].first, order[up].second)] = true;
+                if (up == from[up]) return true;
+            }
+        }
+        if (settled != a.memo->live.end() || place >= a.high) continue;
+        for (const ItemChoice& choice : a.choices(place)) {
+            if (!alive(choice.value)) continue;
+            const ContainsCounts next = a.counted_with(now, choice.counts_for);
+            bool over = false;
+            for (size_t i = 0; i < a.contains.size(); ++i) over |= a.contains[i].second != kInfinite && next[i] > a.contains[i].second;
+            const uint32_t further = clipped(a, place + 1);
+            if (over || !seen.emplace(memo_key(further, next), order.size()).second) continue;
+            if (order.size() > kMaxStates) throw LimitExceeded("counting the items that must match takes too many states");
+            order.push_back({further, next});
+            from.push_back(at);
+        }
+    }
+    for (const auto& [place, now] : order) a.memo->live[memo_key(place, now)] = false;
+    return false;
+}
+
+// Bytes of a short text of a counted array: fewest items first. kInfinite when there is none.
+uint32_t Grammar::counted_cost(const ArraySpec& a) const {
+    constexpr size_t kMaxStates = 200'000;
+    std::vector<std::tuple<uint32_t, ContainsCounts, uint32_t>> open{{0, ContainsCounts{}, 2}};
+    std::unordered_map<std::string, bool> seen{{memo_key(0, {}), true}};
+    for (size_t at = 0; at < open.size(); ++at) {
+        const auto [place, now, cost] = open[at];
+        if (place >= a.low && place <= a.high && counts_hold(a, now)) return cost;
+        if (place >= a.high) continue;
+        for (const ItemChoice& choice : a.choices(place)) {
+            if (choice.value == kNoNode || costs_[choice.value] == kInfinite) continue;
+            const ContainsCounts next = a.counted_with(now, choice.counts_for);
+            if (!seen.emplace(memo_key(clipped(a, place + 1), next), true).second) continue;
+            if (open.size() > kMaxStates) throw LimitExceeded("counting the items that must match takes too many states");
+            open.emplace_back(clipped(a, place + 1), next, saturating_add(cost, saturating_add(costs_[choice.value], 1)));
+        }
+    }
+    return kInfinite;
+}
+
+bool Grammar::never_used_up(NodeId id) const {
+    if (id == kNoNode) return true;
+    const Node& n = nodes_[resolve(id)];
+    return n.kind == Node::Lexeme && exprs_->is_free_string(n.expr);
+}
+
 void Grammar::derive_array(ArraySpec& array) {
+    array.memo = std::make_shared<ArraySpec::Memo>();
+    if (!array.values.empty()) {
+        uint32_t usable = 0;
+        for (NodeId value : array.values) usable += alive(value) ? 1 : 0;
+        array.high = std::min(array.high, usable);
+        return;
+    }
+    if (array.counted()) return;
     for (uint32_t i = 0; i < array.prefix.size() && i < array.high; ++i)
         if (!alive(array.prefix[i])) array.high = i;
     if (!alive(array.rest)) array.high = std::min(array.high, static_cast<uint32_t>(array.prefix.size()));
+    array.open = array.unique && never_used_up(array.rest) &&
+                 std::all_of(array.prefix.begin(), array.prefix.end(), [&](NodeId id) { return never_used_up(id); });
+}
+
+bool Predicate::holds(const std::string& text) const {
+    auto count = [&] { return std::count_if(kids.begin(), kids.end(), [&](const auto& kid) { return kid->holds(text); }); };
+    switch (kind) {
+        case Matches: return grammar_matches(*grammar, text);
+        case UniqueItems: return unique_items(text);
+        case Not: return !kids[0]->holds(text);
+        case All: return static_cast<size_t>(count()) == kids.size();
+        case Any: return count() > 0;
+        case ExactlyOne: return count() == 1;
+    }
+    return false;
 }
 
 void Grammar::derive_object(ObjectSpec& object) {
@@ -131,6 +271,7 @@ uint32_t Grammar::cost_of(NodeId id) const {
     switch (n.kind) {
         case Node::Undefined: return kInfinite;
         case Node::Lexeme: return exprs_->shortest_length(n.expr);
+        case Node::Verified:
         case Node::Alias: return costs_[n.kids[0]];
         case Node::Union:
         case Node::Rule: {
@@ -146,6 +287,16 @@ uint32_t Grammar::cost_of(NodeId id) const {
         case Node::Array: {
             const ArraySpec& a = *n.array;
             if (a.low > a.high) return kInfinite;
+            if (a.counted()) return counted_cost(a);
+            if (!a.values.empty()) {
+                std::vector<uint32_t> costs;
+                for (NodeId value : a.values) costs.push_back(costs_[value]);
+                std::sort(costs.begin(), costs.end());
+                if (a.low > costs.size()) return kInfinite;
+                uint32_t sum = saturating_add(2, a.low ? a.low - 1 : 0);
+                for (uint32_t i = 0; i < a.low; ++i) sum = saturating_add(sum, costs[i]);
+                return sum;
+            }
             uint32_t sum = saturating_add(2, a.low ? a.low - 1 : 0);
             const auto listed = static_cast<uint32_t>(std::min<size_t>(a.prefix.size(), a.low));
             for (uint32_t i = 0; i < listed; ++i) sum = saturating_add(sum, costs_[a.prefix[i]]);
@@ -193,6 +344,7 @@ uint32_t Grammar::nesting_of(NodeId id) const {
     switch (n.kind) {
         case Node::Undefined: return kInfinite;
         case Node::Lexeme: return 0;
+        case Node::Verified:
         case Node::Alias: return nestings_[n.kids[0]];
         case Node::Union:
         case Node::Rule: {
@@ -205,6 +357,29 @@ uint32_t Grammar::nesting_of(NodeId id) const {
             for (NodeId kid : n.kids) inner = std::max(inner, nestings_[kid]);
             return inner;
         case Node::Array:
+            if (n.array->counted() || !n.array->values.empty()) {
+                const ArraySpec& a = *n.array;
+                auto shallowest = [&](const std::vector<ItemChoice>& choices, uint32_t mask) {
+                    uint32_t best = kInfinite;
+                    for (const ItemChoice& c : choices)
+                        if (alive(c.value) && (!mask || (c.counts_for & mask))) best = std::min(best, nestings_[c.value]);
+                    return best;
+                };
+                for (uint32_t i = 0; i < std::min<size_t>(a.prefix_choices.size(), a.low); ++i) inner = std::max(inner, shallowest(a.prefix_choices[i], 0));
+                for (size_t i = 0; i < a.contains.size(); ++i) {
+                    if (a.contains[i].first == 0) continue;
+                    uint32_t best = shallowest(a.rest_choices, 1u << i);
+                    for (const auto& place : a.prefix_choices) best = std::min(best, shallowest(place, 1u << i));
+                    inner = std::max(inner, best);
+                }
+                if (a.low && !a.values.empty()) {
+                    std::vector<uint32_t> depths;
+                    for (NodeId id : a.values) depths.push_back(alive(id) ? nestings_[id] : kInfinite);
+                    std::sort(depths.begin(), depths.end());
+                    inner = std::max(inner, depths[std::min<size_t>(a.low, depths.size()) - 1]);
+                }
+                return saturating_add(inner, 1);
+            }
             for (uint32_t i = 0; i < n.array->low; ++i) {
                 if (i >= n.array->prefix.size()) {
                     if (n.array->rest != kNoNode) inner = std::max(inner, nestings_[n.array->rest]);

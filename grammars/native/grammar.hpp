@@ -3,6 +3,7 @@
 // A Grammar is immutable and shared. Its lexemes live in one Exprs table. `for_alphabet` gives the same grammar with
 // every lexeme cut down to the bytes a vocabulary can spell one by one, so that byte liveness implies token liveness.
 #pragma once
+#include <array>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +14,7 @@
 
 namespace safegen {
 
+class Grammar;
 using NodeId = uint32_t;
 constexpr NodeId kNoNode = 0xFFFFFFFFu;
 
@@ -46,18 +48,59 @@ struct ObjectSpec {
     uint32_t extra_cost = kInfinite;       // bytes of the cheapest extra member, comma included
 };
 
+constexpr size_t kMaxContains = 4;
+using ContainsCounts = std::array<uint16_t, kMaxContains>;
+
+// One way to fill an array position: a value, and which `contains` it counts for (bits).
+struct ItemChoice {
+    NodeId value = kNoNode;
+    uint32_t counts_for = 0;
+};
+
 struct ArraySpec {
     std::vector<NodeId> prefix;
     NodeId rest = kNoNode;
     uint32_t low = 0, high = kInfinite;    // high is lowered to the first position that no value can fill
+
+    // With `contains`: choices instead of prefix and rest, disjoint at each position.
+    std::vector<std::pair<uint32_t, uint32_t>> contains;  // how many items must match, at least and at most
+    std::vector<std::vector<ItemChoice>> prefix_choices;
+    std::vector<ItemChoice> rest_choices;
+
+    // Items must differ. distinct: `values` lists all there are, each usable once. unique: compared by value when an
+    // item ends; open: item texts are never used up, so that this alone keeps every state live.
+    std::vector<NodeId> values;
+    bool unique = false, open = false;
+
+    struct Memo {
+        std::mutex mutex;
+        std::unordered_map<std::string, bool> live;  // (position, counts) -> can still be completed
+    };
+    std::shared_ptr<Memo> memo;
+
+    bool counted() const { return !contains.empty(); }
+    const std::vector<ItemChoice>& choices(uint32_t position) const {
+        return position < prefix_choices.size() ? prefix_choices[position] : rest_choices;
+    }
+    ContainsCounts counted_with(const ContainsCounts& counts, uint32_t counts_for) const;
+};
+
+// A condition on the whole text of a value: combinations of "is a text of this grammar" and "items differ".
+struct Predicate {
+    enum Kind : uint8_t { Matches, UniqueItems, Not, All, Any, ExactlyOne } kind = All;
+    std::shared_ptr<const Grammar> grammar;
+    std::vector<std::shared_ptr<const Predicate>> kids;
+    bool holds(const std::string& text) const;
 };
 
 struct Node {
-    enum Kind : uint8_t { Undefined, Lexeme, Union, Rule, Sequence, Array, Object, Alias } kind = Undefined;
+    enum Kind : uint8_t { Undefined, Lexeme, Union, Rule, Sequence, Array, Object, Alias, Verified } kind = Undefined;
     ExprId expr = kEmpty;
     std::vector<NodeId> kids;              // Union, Rule (a union whose calls at one place are shared), Sequence; Alias: one
     std::shared_ptr<ArraySpec> array;
     std::shared_ptr<ObjectSpec> object;
+    std::string pointer;                   // schema position, for messages
+    std::shared_ptr<const Predicate> predicate;  // Verified: what the text of kids[0] must satisfy when it is whole
 };
 
 class Grammar {
@@ -71,6 +114,8 @@ public:
     NodeId resolve(NodeId id) const;       // through aliases
     uint32_t cost(NodeId id) const { return costs_[id]; }      // bytes of a shortest text; kInfinite: none
     uint32_t nesting(NodeId id) const { return nestings_[id]; }  // arrays and objects inside one another, at least
+    // Whether a counted array can still be completed with `position` items that gave these counts.
+    bool completable(const ArraySpec& array, uint32_t position, const ContainsCounts& counts) const;
     bool alive(NodeId id) const { return id != kNoNode && costs_[id] != kInfinite; }
     std::shared_ptr<Grammar> for_alphabet(const ByteSet& alphabet) const;
 
@@ -85,6 +130,8 @@ private:
     uint32_t nesting_of(NodeId id) const;
     void derive_object(ObjectSpec& object);
     void derive_array(ArraySpec& array);
+    uint32_t counted_cost(const ArraySpec& array) const;
+    bool never_used_up(NodeId id) const;
 
     std::shared_ptr<Exprs> exprs_;
     std::vector<Node> nodes_;

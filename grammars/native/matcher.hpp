@@ -5,6 +5,7 @@
 // and vocabulary and kept in a byte-bounded cache; only the few tokens past an exit are walked with the real stack.
 #pragma once
 #include <memory>
+#include <optional>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
@@ -55,6 +56,7 @@ public:
     size_t memory_bytes() const;
     std::shared_ptr<Compiled> bind(const std::shared_ptr<const Vocabulary>& vocabulary, size_t cache_bytes);
     const Grammar& grammar() const { return *grammar_; }
+    std::shared_ptr<const Grammar> shared_grammar() const { return grammar_; }
 
 private:
     std::shared_ptr<const Grammar> grammar_;
@@ -62,31 +64,61 @@ private:
     std::unordered_map<uint64_t, std::shared_ptr<Compiled>> bound_;
 };
 
+// A node failed as a whole: the sequence went back to a token boundary, and must spell `forced_prefix` from there.
+struct WentBack {
+    size_t kept_tokens;
+    std::string forced_prefix;
+    std::string pointer;  // schema position of the node
+};
+
 class Matcher {
 public:
     explicit Matcher(std::shared_ptr<Compiled> compiled);
     // rows: (draft.size() + 1) * words, zeroed and filled. Returns the number of legal drafts.
     size_t fill(const std::vector<uint32_t>& draft, int32_t* rows) const;
-    void advance(const std::vector<uint32_t>& ids);
+    std::optional<WentBack> advance(const std::vector<uint32_t>& ids);
+    size_t settled() const;  // tokens that nothing takes back any more
     std::string forced() const;
-    bool can_end() const { return stopped_ || state_.can_end; }
-    bool is_complete() const { return stopped_ || (state_.can_end && state_.tops.empty()); }
+    bool can_end() const { return now_.stopped || (now_.forced.empty() && now_.state.can_end); }
+    bool is_complete() const { return now_.stopped || (can_end() && now_.state.tops.empty()); }
     std::vector<uint32_t> shortest_completion() const;
-    const std::string& text() const { return text_; }
+    const std::string& text() const { return now_.text; }
     const Compiled& compiled() const { return *compiled_; }
 
 private:
-    void fill_row(const State& state, std::string& text, bool stopped, uint32_t* row) const;
+    // Texts that were tried and failed: reaching text[..start] + bytes again is illegal while text[..start] stands.
+    struct Excluded {
+        uint32_t start;
+        std::string bytes;
+    };
+    struct Position {
+        State state;
+        std::string text;
+        std::string forced;  // bytes that must come next, after going back
+        bool stopped = false;
+    };
+    enum class Fed : uint8_t { Yes, Refused, Failed };
+
+    void fill_row(Position& at, uint32_t* row) const;
+    void fill_forced(Position& at, uint32_t* row) const;
+    void fill_state(const State& state, std::string& text, uint32_t* row) const;
     void fill_top(const Top& top, std::string& text, uint32_t* row) const;
     void drop_repeated_keys(const Top& top, const LexemeMask& mask, std::string& text, uint32_t* row) const;
+    void drop_repeated_items(const Top& top, const LexemeMask& mask, std::string& text, uint32_t* row) const;
+    void drop_excluded(const std::string& text, uint32_t* row) const;
     void walk(uint32_t node, const State& state, std::string& text, uint32_t* row) const;
-    bool feed(State& state, std::string& text, bool& stopped, uint32_t token) const;
+    bool excluded(const std::string& text) const;
+    Fed feed(Position& at, uint32_t token) const;
+    bool has_legal_token(Position& at) const;
+    WentBack go_back(uint32_t start, NodeId node, uint32_t floor);
+    State replay(const std::string& text) const;
 
     std::shared_ptr<Compiled> compiled_;
     Machine machine_;
-    State state_;
-    std::string text_;
-    bool stopped_ = false;
+    Position now_;
+    std::vector<Excluded> excluded_;
+    uint32_t floor_ = kInfinite;         // start of the outermost node of the last going back
+    std::vector<uint32_t> token_ends_;  // length of the text after each token
 };
 
 }  // namespace safegen

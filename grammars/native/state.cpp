@@ -1,7 +1,10 @@
 #include "grammars/native/state.hpp"
 
 #include <algorithm>
+#include <queue>
 #include <unordered_set>
+
+#include "grammars/native/json_value.hpp"
 
 namespace safegen {
 
@@ -18,48 +21,6 @@ FramePtr::~FramePtr() {
         if (at) pending.pop_back();
     }
 }
-
-namespace {
-
-// Decodes a complete, legal JSON string literal.
-std::string decode_key(std::string_view literal) {
-    std::string out;
-    auto hex = [&](size_t at) {
-        uint32_t value = 0;
-        for (size_t i = at; i < at + 4; ++i) {
-            const char c = literal[i];
-            value = value * 16 + static_cast<uint32_t>(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
-        }
-        return value;
-    };
-    for (size_t i = 1; i + 1 < literal.size(); ++i) {
-        if (literal[i] != '\\') {
-            out += literal[i];
-            continue;
-        }
-        switch (const char c = literal[++i]) {
-            case 'b': out += '\b'; break;
-            case 'f': out += '\f'; break;
-            case 'n': out += '\n'; break;
-            case 'r': out += '\r'; break;
-            case 't': out += '\t'; break;
-            case 'u': {
-                uint32_t unit = hex(i + 1);
-                i += 4;
-                if (unit >= 0xD800 && unit < 0xDC00) {
-                    unit = 0x10000 + ((unit - 0xD800) << 10) + (hex(i + 3) - 0xDC00);
-                    i += 6;
-                }
-                append_utf8(out, unit);
-                break;
-            }
-            default: out += c;
-        }
-    }
-    return out;
-}
-
-}  // namespace
 
 // Everything that one byte (or the start) sets off. Frames pushed in the same step at the same node meet, and so do calls
 // of the same rule, which keeps ambiguous grammars polynomial. A worklist, not recursion: a right-recursive list ends in
@@ -132,7 +93,12 @@ struct Machine::Step {
         frame->count = from->count;
         frame->value = from->value;
         frame->seen = from->seen;
+        frame->counts = from->counts;
+        frame->items = from->items;
+        frame->outer = from->outer;
+        frame->sensitive = from->sensitive;
         frame->parents = from->parents;
+        for (const FramePtr& parent : frame->parents) frame->inherit(*parent);
         return FramePtr(frame);
     }
 
@@ -156,11 +122,23 @@ struct Machine::Step {
                 frame->phase = Frame::Sequence;
                 frame->node = id;
                 frame->nesting = parent->nesting;
+                frame->inherit(*parent);
                 frame->parents.push_back(parent);
                 done(FramePtr(frame));
                 return;
             }
             case Node::Rule: call(id, parent); return;
+            case Node::Verified: {
+                auto* frame = new_frame();
+                frame->phase = Frame::Verify;
+                frame->node = id;
+                frame->nesting = parent->nesting;
+                frame->start = frame->inner = frame->outer = static_cast<uint32_t>(text.size());
+                frame->inherit(*parent);
+                frame->parents.push_back(parent);
+                begin(n.kids[0], FramePtr(frame));
+                return;
+            }
             default: push(id, parent, n.kind == Node::Array); return;
         }
     }
@@ -173,6 +151,7 @@ struct Machine::Step {
                 if (known.get() == parent.get()) return;
             if (leads_to(parent.get(), frame.get())) throw LimitExceeded("a rule calls itself before it reads anything (left recursion)");
             frame->parents.push_back(parent);
+            frame->inherit(*parent);
             if (was_handled(frame.get())) done(parent);  // it was already found empty here
             return;
         }
@@ -180,6 +159,7 @@ struct Machine::Step {
         frame->phase = Frame::Call;
         frame->node = id;
         frame->nesting = parent->nesting;
+        frame->inherit(*parent);
         frame->parents.push_back(parent);
         FramePtr shared(frame);
         pushed.push_back({{id, parent->nesting}, shared});
@@ -208,12 +188,18 @@ struct Machine::Step {
             for (const FramePtr& known : frame->parents)
                 if (known.get() == parent.get()) return;
             frame->parents.push_back(parent);
+            frame->inherit(*parent);
             return;
         }
         auto* frame = new_frame();
         frame->phase = array ? Frame::ArrayOpen : Frame::ObjectOpen;
         frame->node = id;
         frame->nesting = nesting;
+        if (array && g.node(id).array->unique) {
+            frame->sensitive = true;
+            if (!g.node(id).array->open) frame->outer = static_cast<uint32_t>(text.size());
+        }
+        frame->inherit(*parent);
         frame->parents.push_back(parent);
         FramePtr shared(frame);
         pushed.push_back({{id, nesting}, shared});
@@ -236,7 +222,7 @@ struct Machine::Step {
             case Frame::Sequence: sequence(frame); return;
             case Frame::ArrayOpen:
                 item(frame);
-                if (g.node(frame->node).array->low == 0) read(g.close_empty_array, moved(frame, Frame::Close));
+                if (const ArraySpec& a = *g.node(frame->node).array; a.low == 0 && (!a.counted() || counts_suffice(a, {}))) read(g.close_empty_array, moved(frame, Frame::Close));
                 return;
             case Frame::ArrayItem: after_item(frame); return;
             case Frame::ArrayComma: item(frame); return;
@@ -251,6 +237,10 @@ struct Machine::Step {
                 if (has_member(*frame)) read(g.comma, moved(frame, Frame::ObjectComma));
                 return;
             case Frame::ObjectComma: members(frame); return;
+            case Frame::Verify:
+                if (g.node(frame->node).predicate->holds(text.substr(frame->start))) pop(frame);
+                else out.failures.push_back({frame->start, frame->node});
+                return;
             case Frame::Call:
             case Frame::Close: pop(frame); return;
         }
@@ -282,23 +272,69 @@ struct Machine::Step {
     }
 
     // --- arrays ---
-    NodeId item_node(const Frame& frame) const {
-        const ArraySpec& a = *g.node(frame.node).array;
-        if (frame.count >= a.high) return kNoNode;
-        const NodeId value = frame.count < a.prefix.size() ? a.prefix[frame.count] : a.rest;
-        return value != kNoNode && fits(value, frame) ? value : kNoNode;
+    // Calls visit(value, prepare) for each way to fill the next position; prepare completes the frame that awaits it.
+    template <class Visit>
+    void each_choice(const Frame& f, Visit&& visit) const {
+        const ArraySpec& a = *g.node(f.node).array;
+        if (f.count >= a.high) return;
+        if (a.counted()) {
+            for (const ItemChoice& choice : a.choices(f.count)) {
+                if (choice.value == kNoNode || !fits(choice.value, f)) continue;
+                const ContainsCounts counts = a.counted_with(f.counts, choice.counts_for);
+                if (g.completable(a, f.count + 1, counts)) visit(choice.value, [&](Frame& next) { next.counts = counts; });
+            }
+            return;
+        }
+        if (!a.values.empty()) {
+            for (uint32_t i = 0; i < a.values.size(); ++i)
+                if (!seen(f, i) && fits(a.values[i], f)) visit(a.values[i], [&](Frame& next) { mark(next, i, a.values.size()); });
+            return;
+        }
+        const NodeId value = f.count < a.prefix.size() ? a.prefix[f.count] : a.rest;
+        if (value != kNoNode && fits(value, f)) visit(value, [](Frame&) {});
+    }
+    bool has_item(const Frame& f) const {
+        bool any = false;
+        each_choice(f, [&](NodeId, auto&&) { any = true; });
+        return any;
     }
     void item(const FramePtr& frame) {
-        const NodeId value = item_node(*frame);
-        if (value == kNoNode) return;
-        FramePtr next = moved(frame, Frame::ArrayItem);
-        ++next->count;
-        begin(value, next);
-    }
-    void after_item(const FramePtr& frame) {
         const ArraySpec& a = *g.node(frame->node).array;
-        if (frame->count >= a.low) read(g.close_array, moved(frame, Frame::Close));
-        if (item_node(*frame) != kNoNode) read(g.comma, moved(frame, Frame::ArrayComma));
+        each_choice(*frame, [&](NodeId value, auto&& prepare) {
+            FramePtr next = moved(frame, Frame::ArrayItem);
+            ++next->count;
+            next->start = static_cast<uint32_t>(text.size());
+            if (a.unique && !a.open) next->inner = next->start;
+            prepare(*next);
+            begin(value, next);
+        });
+    }
+    void after_item(const FramePtr& ended) {
+        const ArraySpec& a = *g.node(ended->node).array;
+        FramePtr frame = ended;
+        if (a.unique) {
+            std::string form = canonical_json(std::string_view(text).substr(ended->start));
+            auto items = std::make_shared<std::vector<std::string>>(ended->items ? *ended->items : std::vector<std::string>{});
+            const auto place = std::lower_bound(items->begin(), items->end(), form);
+            if (place != items->end() && *place == form) return;
+            items->insert(place, std::move(form));
+            frame = moved(ended, Frame::ArrayItem);
+            frame->items = std::move(items);
+        }
+        const bool enough = frame->count >= a.low && (!a.counted() || counts_suffice(a, frame->counts));
+        if (enough) read(g.close_array, moved(frame, Frame::Close));
+        if (has_item(*frame)) read(g.comma, moved(frame, Frame::ArrayComma));
+    }
+    static bool counts_suffice(const ArraySpec& a, const ContainsCounts& counts) {
+        for (size_t i = 0; i < a.contains.size(); ++i)
+            if (counts[i] < a.contains[i].first || (a.contains[i].second != kInfinite && counts[i] > a.contains[i].second)) return false;
+        return true;
+    }
+    static void mark(Frame& f, uint32_t index, size_t size) {
+        auto now = std::make_shared<Seen>(f.seen ? *f.seen : Seen{});
+        now->declared.resize(size / 64 + 1, 0);
+        now->declared[index / 64] |= uint64_t{1} << (index % 64);
+        f.seen = std::move(now);
     }
 
     // --- objects ---
@@ -422,7 +458,7 @@ struct Machine::Step {
 
     void after_key(const FramePtr& frame) {
         const ObjectSpec& o = *g.node(frame->node).object;
-        const std::string key = decode_key(std::string_view(text).substr(key_start));
+        const std::string key = decode_json_string(std::string_view(text).substr(key_start));
         FramePtr next = moved(frame, Frame::ObjectColon);
         ++next->count;
         const auto declared = o.by_name.find(key);
@@ -430,12 +466,7 @@ struct Machine::Step {
         if (declared != o.by_name.end()) {
             next->index = declared->second + 1;
             next->value = o.properties[declared->second].value;
-            if (any_order) {
-                auto now = std::make_shared<Seen>(frame->seen ? *frame->seen : Seen{});
-                now->declared.resize(o.properties.size() / 64 + 1, 0);
-                now->declared[declared->second / 64] |= uint64_t{1} << (declared->second % 64);
-                next->seen = std::move(now);
-            }
+            if (any_order) mark(*next, declared->second, o.properties.size());
         } else {
             if (frame->seen && std::binary_search(frame->seen->extras.begin(), frame->seen->extras.end(), key)) return;
             next->index = static_cast<uint32_t>(o.properties.size());
@@ -490,7 +521,21 @@ State Machine::finish(const Top& top, const std::string& text) const {
 
 bool Machine::repeats_key(const Top& top, std::string_view literal) {
     const auto& seen = top.frame->seen->extras;
-    return std::binary_search(seen.begin(), seen.end(), decode_key(literal));
+    return std::binary_search(seen.begin(), seen.end(), decode_json_string(literal));
+}
+
+NodeId State::node_from(uint32_t start) const {
+    std::vector<const Frame*> open;
+    std::unordered_set<const Frame*> visited;
+    for (const Top& top : tops) open.push_back(top.frame.get());
+    while (!open.empty()) {
+        const Frame* at = open.back();
+        open.pop_back();
+        if (!visited.insert(at).second) continue;
+        if ((at->phase == Frame::ArrayItem || at->phase == Frame::Verify) && at->start == start && at->inner == start) return at->node;
+        for (const FramePtr& parent : at->parents) open.push_back(parent.get());
+    }
+    return kNoNode;
 }
 
 ByteSet Machine::first(const State& state, const std::string& text) const {
@@ -504,6 +549,19 @@ ByteSet Machine::first(const State& state, const std::string& text) const {
         out = out | set;
     }
     return out;
+}
+
+ByteSet Machine::followers(const State& state, std::string& text) const {
+    ByteSet out = first(state, text);
+    if (!state.sensitive()) return out;
+    ByteSet kept;
+    out.each([&](uint8_t byte) {
+        text.push_back(static_cast<char>(byte));
+        const State next = step(state, byte, text);
+        text.pop_back();
+        if (!next.dead() || !next.failures.empty()) kept.add(byte);
+    });
+    return kept;
 }
 
 // --- shortest completion --------------------------------------------------------------------------------------------
@@ -521,6 +579,7 @@ uint32_t Machine::cost_after(const Frame& frame) const {
         case Frame::Root:
         case Frame::Tail: return 0;
         case Frame::Lead: return g.cost(g.root());
+        case Frame::Verify:
         case Frame::Call:
         case Frame::Close: return cost_parents(frame);
         case Frame::Sequence: {
@@ -534,6 +593,17 @@ uint32_t Machine::cost_after(const Frame& frame) const {
         case Frame::ArrayComma: {
             const ArraySpec& a = *g.node(frame.node).array;
             uint32_t sum = saturating_add(cost_parents(frame), 1), count = frame.count;
+            if (a.counted() || !a.values.empty()) {  // an estimate: what an empty one needs, and its counts
+                uint32_t missing = a.low > count ? a.low - count : 0;
+                for (size_t i = 0; i < a.contains.size(); ++i)
+                    if (frame.counts[i] < a.contains[i].first) missing = std::max<uint32_t>(missing, a.contains[i].first - frame.counts[i]);
+                if (frame.phase == Frame::ArrayComma) missing = std::max(missing, 1u);
+                uint32_t cheapest = kInfinite;
+                for (const ItemChoice& c : a.rest_choices)
+                    if (g.alive(c.value)) cheapest = std::min(cheapest, g.cost(c.value));
+                for (NodeId value : a.values) cheapest = std::min(cheapest, g.cost(value));
+                return saturating_add(sum, saturating_mul(missing, saturating_add(cheapest == kInfinite ? 4 : cheapest, 1)));
+            }
             const uint32_t target = std::max(a.low, frame.phase == Frame::ArrayComma ? count + 1 : count);
             if (target > count && frame.phase == Frame::ArrayItem) sum = saturating_add(sum, target - count);
             else if (target > count) sum = saturating_add(sum, target - count - 1);
@@ -606,7 +676,8 @@ std::string Machine::shortest_key(const Top& top, const std::string& text) const
     throw LimitExceeded("no new key was found");
 }
 
-std::string Machine::shortest_completion(State state, std::string text) const {
+// Along the cheapest lexeme, one after the other; nothing where that meets an excluded text or a value that fails.
+std::optional<std::string> Machine::greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded) const {
     const size_t begin = text.size();
     while (!state.can_end) {
         if (text.size() - begin > grammar_.options().max_completion_bytes)
@@ -618,15 +689,48 @@ std::string Machine::shortest_completion(State state, std::string text) const {
             const uint32_t total = cost(top);
             if (!best || total < best_cost) best = &top, best_cost = total;
         }
-        if (!best) throw LimitExceeded("no text completes this state");
+        if (!best) return std::nullopt;
         std::string path = required_key(*best, text);
         if (path.empty()) path = shortest_key(*best, text);
         for (char c : path) {
             text.push_back(c);
             state = step(state, static_cast<uint8_t>(c), text);
+            if (excluded(text)) return std::nullopt;
         }
     }
     return text.substr(begin);
+}
+
+// Where the greedy way fails (values that must differ, verified nodes): best-first over bytes, by length so far plus the
+// estimate of the rest, with greedy completions tried from every state that is reached.
+std::string Machine::shortest_completion(const State& state, const std::string& text, const std::function<bool(const std::string&)>& excluded) const {
+    if (auto rest = greedy_completion(state, text, excluded)) return *rest;
+    constexpr size_t kMaxTried = 3000;
+    struct Open {
+        uint64_t priority;
+        std::string text;
+        State state;
+        bool operator>(const Open& other) const { return priority > other.priority; }
+    };
+    std::priority_queue<Open, std::vector<Open>, std::greater<>> open;
+    open.push({0, text, state});
+    for (size_t tried = 0; !open.empty() && tried < kMaxTried; ++tried) {
+        Open at = open.top();
+        open.pop();
+        first(at.state, at.text).each([&](uint8_t byte) {
+            std::string longer = at.text + static_cast<char>(byte);
+            State next = step(at.state, byte, longer);
+            if (next.dead() || excluded(longer)) return;
+            uint32_t rest = next.can_end ? 0 : kInfinite;
+            for (const Top& top : next.tops) rest = std::min(rest, cost(top));
+            // Readable bytes first among equals: one of each kind is enough to find a new value.
+            const uint64_t taste = byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : 2;
+            open.push({(static_cast<uint64_t>(longer.size()) + rest) * 4 + taste, std::move(longer), std::move(next)});
+        });
+        if (open.empty()) break;
+        if (auto rest = greedy_completion(open.top().state, open.top().text, excluded)) return open.top().text.substr(text.size()) + *rest;
+    }
+    throw LimitExceeded("no completion was found");
 }
 
 }  // namespace safegen

@@ -6,7 +6,9 @@
 // the grammar, not by the nesting (a graph-structured stack; Tomita 1985).
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,7 +47,7 @@ struct Seen {  // of one object: extra keys (sorted, decoded), and in any-order 
 };
 
 struct Frame {
-    enum Phase : uint8_t { Root, Tail, Lead, Sequence, ArrayOpen, ArrayItem, ArrayComma, ObjectOpen, ObjectKey, ObjectColon, ObjectValue, ObjectComma, Call, Close };
+    enum Phase : uint8_t { Root, Tail, Lead, Sequence, ArrayOpen, ArrayItem, ArrayComma, ObjectOpen, ObjectKey, ObjectColon, ObjectValue, ObjectComma, Call, Close, Verify };
     std::atomic<uint32_t> references{1};
     Phase phase = Root;
     uint16_t nesting = 0;
@@ -55,7 +57,20 @@ struct Frame {
     uint32_t count = 0;    // members or items so far
     NodeId value = kNoNode;  // of the member whose key was read
     std::shared_ptr<const Seen> seen;
+    ContainsCounts counts{};  // of a counted array
+    // Of nodes whose text as a whole decides: unique items and verified nodes.
+    uint32_t start = 0;               // where the item or node began
+    uint32_t inner = kInfinite;       // start of the innermost one that is open, this frame's own included
+    uint32_t outer = kInfinite;       // start of the outermost one that may take text back
+    bool sensitive = false;           // some unique array is open
+    std::shared_ptr<const std::vector<std::string>> items;  // canonical forms of a unique array's items, sorted
     std::vector<FramePtr> parents;
+
+    void inherit(const Frame& parent) {
+        inner = inner == kInfinite ? parent.inner : parent.inner == kInfinite ? inner : std::max(inner, parent.inner);
+        outer = std::min(outer, parent.outer);
+        sensitive |= parent.sensitive;
+    }
 };
 
 inline FramePtr::FramePtr(const FramePtr& other) : frame_(other.frame_) {
@@ -71,6 +86,24 @@ struct Top {
 struct State {
     std::vector<Top> tops;
     bool can_end = false;
+    std::vector<std::pair<uint32_t, NodeId>> failures;  // verified nodes that ended here and did not hold: start, node
+    bool sensitive() const {
+        for (const Top& top : tops)
+            if (top.frame->sensitive) return true;
+        return false;
+    }
+    uint32_t inner() const {
+        uint32_t best = kInfinite;
+        for (const Top& top : tops)
+            if (top.frame->inner != kInfinite) best = best == kInfinite ? top.frame->inner : std::max(best, top.frame->inner);
+        return best;
+    }
+    NodeId node_from(uint32_t start) const;  // the node of the innermost such frame that began at `start`
+    uint32_t outer() const {
+        uint32_t best = kInfinite;
+        for (const Top& top : tops) best = std::min(best, top.frame->outer);
+        return best;
+    }
     bool dead() const { return tops.empty() && !can_end; }
 };
 
@@ -86,11 +119,15 @@ public:
     // A key lexeme whose object already holds extra keys: at its closing quote the key itself decides.
     static bool decides_by_key(const Top& top) { return top.frame->phase == Frame::ObjectKey && top.frame->seen && !top.frame->seen->extras.empty(); }
     static bool repeats_key(const Top& top, std::string_view literal);  // literal: a whole key with its quotes
+    // The bytes that may come next; unlike `first`, steps that lead nowhere are left out.
+    ByteSet followers(const State& state, std::string& text) const;
     uint32_t cost(const Top& top) const;  // bytes to a whole answer, an estimate from above
-    std::string shortest_completion(State state, std::string text) const;
+    // excluded(text): texts that must not be reached.
+    std::string shortest_completion(const State& state, const std::string& text, const std::function<bool(const std::string&)>& excluded) const;
 
 private:
     struct Step;  // one closure
+    std::optional<std::string> greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded) const;
     std::string shortest_key(const Top& top, const std::string& text) const;
     std::string required_key(const Top& top, const std::string& text) const;
     uint32_t cost_after(const Frame& frame) const;
