@@ -25,7 +25,7 @@ from safegen.engine.request import TokenLogprobs
 from safegen.engine.sequence import Sequence
 from safegen.engine.stops import StopMatch
 from safegen.errors import EngineError
-from safegen.grammars.constraint import Constraint
+from safegen.grammars.constraint import Constraint, NoCompletion
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,20 @@ class Accepted:
     num_retracted: int = 0
 
 
+def completion_of(constraint: Constraint) -> tuple[int, ...] | None:
+    """The shortest completion, None where none is known."""
+    try:
+        return tuple(constraint.shortest_completion())
+    except NoCompletion:
+        return None
+
+
 def begin(sequence: Sequence) -> Ending | None:
     """Before the first token: note how the answer could be closed; a constraint complete from the start ends here."""
     constraint = sequence.constraint
     if constraint is None:
         return None
-    sequence.closing = tuple(constraint.shortest_completion())
+    sequence.closing = completion_of(constraint)
     return Ending("stop", 0) if constraint.is_complete() else None
 
 
@@ -87,7 +95,13 @@ def _still_fits(sequence: Sequence, constraint: Constraint, token_id: int) -> bo
     if before and fits and before[0] == token_id:
         sequence.closing = before[1:]
         return True
-    after = tuple(constraint.shortest_completion())
+    after = completion_of(constraint)
+    if after is None:
+        # An open verified node without a value at hand: go on while the budget is ample, else close with what is known.
+        if fits and before is not None and num_left <= 2 * len(before) + 16:
+            return False
+        sequence.closing = None
+        return True
     if fits and len(after) > num_left - 1:
         return False
     sequence.closing = after

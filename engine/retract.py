@@ -30,7 +30,7 @@ from collections.abc import Sequence as Ids
 
 from safegen.engine.sequence import Sequence
 from safegen.errors import EngineError, RetractsExhausted
-from safegen.grammars.constraint import Constraint, Retract
+from safegen.grammars.constraint import Constraint, NoCompletion, Retract
 
 
 def advance(sequence: Sequence, constraint: Constraint, token_id: int, token_bytes: Ids[bytes | None]) -> int:
@@ -56,8 +56,12 @@ def advance(sequence: Sequence, constraint: Constraint, token_id: int, token_byt
     known, num_left = sequence.closing, sequence.num_tokens_left
     dropped = _cut(sequence, kept, token_bytes)
     _check_attempts(sequence, retract)
-    sequence.closing = tuple(constraint.shortest_completion())
-    if known is not None and len(known) <= num_left and len(sequence.closing) > sequence.num_tokens_left:
+    try:
+        sequence.closing = tuple(constraint.shortest_completion())
+    except NoCompletion:
+        sequence.closing = None
+    too_long = sequence.closing is None or len(sequence.closing) > sequence.num_tokens_left
+    if known is not None and len(known) <= num_left and too_long:
         sequence.closing = dropped + known
     return num_committed + 1 - kept
 

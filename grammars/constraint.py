@@ -65,6 +65,10 @@ class ConstraintViolation(Exception):
     """A token was committed that the constraint does not allow. Always a bug of the caller."""
 
 
+class NoCompletion(Exception):
+    """No short completion is known from here: an open verified node has no value at hand that passes its check."""
+
+
 class Constraint(Protocol):
     """Per-sequence constraint state. Called by one thread at a time; `fill` may run on a pool thread (GIL released)."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from safegen._native import LimitExceeded, Matcher, Program, Violation
-from safegen.errors import SchemaError
-from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract
+from safegen.errors import RetractsExhausted, SchemaError
+from safegen.grammars.constraint import ConstraintViolation, MaskRows, NoCompletion, Retract
 from safegen.grammars.vocabulary import Vocabulary
 
 __all__ = ["NativeConstraint", "Program"]
@@ -41,6 +41,8 @@ class NativeConstraint:
             back = self._matcher.advance(ids)
         except Violation as error:
             raise ConstraintViolation(str(error)) from error
+        except LimitExceeded as error:
+            raise RetractsExhausted(str(error)) from error
         return None if back is None else Retract(*back)
 
     def settled(self) -> int:
@@ -57,7 +59,10 @@ class NativeConstraint:
         return self._matcher.can_end()
 
     def shortest_completion(self) -> tuple[int, ...]:
-        return tuple(self._matcher.shortest_completion())
+        try:
+            return tuple(self._matcher.shortest_completion())
+        except LimitExceeded as error:
+            raise NoCompletion(str(error)) from error
 
     def text(self) -> bytes:
         """The bytes committed so far."""

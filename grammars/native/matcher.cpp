@@ -351,6 +351,18 @@ bool Matcher::has_legal_token(Position& at) const {
     return std::any_of(row.begin(), row.end(), [](uint32_t word) { return word != 0; });
 }
 
+// An item of a unique array may go on for long and yet never be new (1.0, 1.00, ... after 1): then it is given up now.
+// Free strings need no such look, and outside of items the array itself can end or go on.
+bool Matcher::item_can_be_new(const Position& at) const {
+    if (!at.state.sensitive() || at.state.inner() == kInfinite || !at.forced.empty()) return true;
+    try {
+        machine_.shortest_completion(at.state, at.text, [&](const std::string& text) { return excluded(text); });
+        return true;
+    } catch (const LimitExceeded&) {
+        return false;
+    }
+}
+
 std::optional<WentBack> Matcher::advance(const std::vector<uint32_t>& ids) {
     if (ids.empty()) return std::nullopt;
     Position before = now_;
@@ -369,7 +381,7 @@ std::optional<WentBack> Matcher::advance(const std::vector<uint32_t>& ids) {
             const auto [start, node] = *std::max_element(now_.state.failures.begin(), now_.state.failures.end());
             return go_back(start, node, std::min(outer, start));
         }
-        if ((now_.state.sensitive() || !excluded_.empty()) && !has_legal_token(now_)) {
+        if ((now_.state.sensitive() || !excluded_.empty()) && (!has_legal_token(now_) || !item_can_be_new(now_))) {
             const uint32_t inner = now_.state.inner(), size = static_cast<uint32_t>(now_.text.size());
             const uint32_t floor = std::min(outer, now_.state.outer());
             if (floor == kInfinite && floor_ == kInfinite) throw LimitExceeded("no answer is left");

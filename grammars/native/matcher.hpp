@@ -110,6 +110,7 @@ private:
     bool excluded(const std::string& text) const;
     Fed feed(Position& at, uint32_t token) const;
     bool has_legal_token(Position& at) const;
+    bool item_can_be_new(const Position& at) const;
     WentBack go_back(uint32_t start, NodeId node, uint32_t floor);
     State replay(const std::string& text) const;
 

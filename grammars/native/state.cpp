@@ -705,7 +705,7 @@ std::optional<std::string> Machine::greedy_completion(State state, std::string t
 // estimate of the rest, with greedy completions tried from every state that is reached.
 std::string Machine::shortest_completion(const State& state, const std::string& text, const std::function<bool(const std::string&)>& excluded) const {
     if (auto rest = greedy_completion(state, text, excluded)) return *rest;
-    constexpr size_t kMaxTried = 3000;
+    constexpr size_t kMaxTried = 400;
     struct Open {
         uint64_t priority;
         std::string text;
