@@ -10,15 +10,20 @@ from collections.abc import Callable, Sequence
 
 from safegen._native import Builder, LimitExceeded, Program
 from safegen.errors import GrammarError
+from safegen.grammars.markers import Wrap
 from safegen.grammars.options import Limits
 from safegen.grammars.regex_lowering import RegexLowering
 from safegen.grammars.regex_syntax import parse_regex
 
 
 def compile_regex(
-    pattern: str, limits: Limits | None = None, *, make_builder: Callable[..., Builder] = Builder
+    pattern: str,
+    limits: Limits | None = None,
+    *,
+    make_builder: Callable[..., Builder] = Builder,
+    wrap: Wrap | None = None,
 ) -> Program:
-    """Compile `pattern` to the texts it matches from end to end.
+    """Compile `pattern` to the texts it matches from end to end. wrap: what to make of its node.
 
     Raises GrammarError when it is invalid (with the column), uses something that is not supported, passes a limit, or
     matches no text at all.
@@ -32,16 +37,23 @@ def compile_regex(
         expr = RegexLowering(builder).full(tree)
         if builder.is_empty(expr):
             raise GrammarError(f"The regex {pattern[:80]!r} matches no text.")
-        return builder.build(builder.lexeme(expr))
+        node = builder.lexeme(expr)
+        return builder.build(node if wrap is None else wrap(builder, node))
     except LimitExceeded as error:
         raise GrammarError(f"The regex {pattern[:80]!r} needs too large an automaton: {error}.") from error
 
 
 def compile_choice(
-    values: Sequence[str], limits: Limits | None = None, *, make_builder: Callable[..., Builder] = Builder
+    values: Sequence[str],
+    limits: Limits | None = None,
+    *,
+    make_builder: Callable[..., Builder] = Builder,
+    wrap: Wrap | None = None,
 ) -> Program:
-    """Compile a choice between exact texts. Raises GrammarError for an empty list, a duplicate or a value that is no
-    text."""
+    """Compile a choice between exact texts. wrap: what to make of its node.
+
+    Raises GrammarError for an empty list, a duplicate or a value that is no text.
+    """
     limits = limits or Limits()
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise GrammarError(f"A choice takes a list of str, not {type(values).__name__}.")
@@ -59,4 +71,5 @@ def compile_choice(
             raise GrammarError(f"Choice value {value[:80]!r} is listed twice.")
         encoded[text] = None
     builder = make_builder(max_states=limits.max_states)
-    return builder.build(builder.lexeme(builder.strings(list(encoded))))
+    node = builder.lexeme(builder.strings(list(encoded)))
+    return builder.build(node if wrap is None else wrap(builder, node))

@@ -15,12 +15,13 @@ class Vocabulary:
     (special, control, unused, padded). stop_ids: ids that end an answer.
     """
 
-    __slots__ = ("fingerprint", "native", "size", "stop_ids")
+    __slots__ = ("fingerprint", "native", "size", "stop_ids", "token_bytes")
 
     def __init__(self, token_bytes: Sequence[bytes | None], stop_ids: Iterable[int]) -> None:
         self.stop_ids = frozenset(stop_ids)
         self.native = NativeVocabulary(token_bytes, sorted(self.stop_ids))
         self.size = len(token_bytes)
+        self.token_bytes = token_bytes
         digest = hashlib.blake2b(digest_size=16)
         for token in token_bytes:
             digest.update(b"\xff" if token is None else len(token).to_bytes(4, "little") + token)

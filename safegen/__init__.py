@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from safegen.llm import LLM
     from safegen.output_type import OutputType
     from safegen.result import Result
-    from safegen.types import Choice, JsonSchema, Regex
+    from safegen.tools import ToolCall, ToolCalls, ToolFormat, Tools
+    from safegen.types import Choice, JsonSchema, Regex, Think
 
 _MODULE_OF = {
     "AsyncLLM": "async_llm",
@@ -70,6 +71,11 @@ _MODULE_OF = {
     "SchemaError": "errors",
     "SnapshotEvent": "events",
     "StreamEvent": "events",
+    "Think": "types",
+    "ToolCall": "tools",
+    "ToolCalls": "tools",
+    "ToolFormat": "tools",
+    "Tools": "tools",
     "Truncated": "errors",
     "check": "checking",
     "matches": "checking",
@@ -103,6 +109,11 @@ __all__ = [
     "SchemaError",
     "SnapshotEvent",
     "StreamEvent",
+    "Think",
+    "ToolCall",
+    "ToolCalls",
+    "ToolFormat",
+    "Tools",
     "Truncated",
     "check",
     "matches",
@@ -157,6 +168,10 @@ def _module(name: str) -> Any:
             from safegen import result
 
             return result
+        case "tools":
+            from safegen import tools
+
+            return tools
         case _:
             from safegen import types
 

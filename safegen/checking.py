@@ -13,7 +13,8 @@ from safegen.grammars.json_schema import Finding, check_json_schema
 from safegen.grammars.options import SchemaOptions
 from safegen.limits import Limits
 from safegen.output_type import OutputType, compile_type, python_adapter, python_schema_text
-from safegen.types import Choice, JsonSchema, Regex
+from safegen.tools import Tools
+from safegen.types import Choice, JsonSchema, Regex, Think
 
 __all__ = ["Finding", "check", "matches"]
 
@@ -26,8 +27,10 @@ def check(spec: Any, *, limits: Limits | None = None, **options: Any) -> list[Fi
     """
     given = _options(spec, options)
     try:
-        if spec is None or isinstance(spec, OutputType | Regex | Choice):
-            return list(compile_type(spec, limits).findings)
+        if isinstance(spec, Tools):
+            spec = dataclasses.replace(spec, on_bad_tool="drop")
+        if spec is None or isinstance(spec, OutputType | Regex | Choice | Tools | Think):
+            return list(compile_type(spec, limits, given).findings)
         if isinstance(spec, JsonSchema):
             return check_json_schema(spec.text, given or spec.options, limits)
         return check_json_schema(python_schema_text(python_adapter(spec)), given, limits)
@@ -59,5 +62,7 @@ def _options(spec: Any, given: dict[str, Any]) -> SchemaOptions | None:
     for name, value in given.items():
         if name not in known:
             raise RequestError(f"unknown option {name!r}; known: {', '.join(known)}", field=name, value=value)
-    base = spec.options if isinstance(spec, JsonSchema) else SchemaOptions()
+    if isinstance(spec, Think):
+        spec = spec.inner
+    base = spec.options if isinstance(spec, JsonSchema | Tools) else SchemaOptions()
     return dataclasses.replace(base, **given)

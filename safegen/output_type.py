@@ -1,9 +1,9 @@
 """The second argument of `generate`, compiled: what may come out, how it is shown, how it is judged.
 
-`compile_type` resolves a Python type, `JsonSchema`, `Regex`, `Choice` or None into an `OutputType`: a native program
-for the decoder and an independent `read` for the finished text. The two share no code, so a bug in one is an
-"invalid" result and never a wrong "ok". An OutputType is immutable, knows no vocabulary and no model, and may be used
-by any number of threads, requests and LLMs. Nothing here imports torch.
+`compile_type` resolves a Python type, `JsonSchema`, `Regex`, `Choice`, `Tools`, `Think` or None into an `OutputType`: a
+native program for the decoder and an independent `read` for the finished text. The two share no code, so a bug in one
+is an "invalid" result and never a wrong "ok". An OutputType is immutable, knows no vocabulary and no model, and may be
+used by any number of threads, requests and LLMs. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -13,23 +13,43 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from safegen.errors import InvalidOutput, SchemaError
 from safegen.grammars.options import SchemaOptions
 from safegen.limits import Limits
-from safegen.types import Choice, JsonSchema, Regex, parse_json
+from safegen.partial_json import PartialJson
+from safegen.tools import Tools
+from safegen.types import Choice, JsonSchema, Regex, Think, parse_json
 
 if TYPE_CHECKING:
     from safegen.grammars.json_schema import Finding
+    from safegen.grammars.markers import Wrap
     from safegen.grammars.matcher import Program
+    from safegen.think import Partial, ThinkType
 
 T = TypeVar("T")
 
-_DESCRIPTIONS = (JsonSchema, Regex, Choice)  # dataclasses, so pydantic would take the bare classes for types
-Kind = Literal["text", "json", "regex", "choice"]
+_DESCRIPTIONS = (
+    JsonSchema,
+    Regex,
+    Choice,
+    Tools,
+    Think,
+)  # dataclasses, so pydantic would take the bare classes for types
+Kind = Literal["text", "json", "regex", "choice", "tools", "think"]
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTools:
+    """What a chat template is given in place of words. It must know the argument `tools` and write calls with `marker`,
+    else it would teach the model another format. shown: what remains to be told."""
+
+    tools: tuple[dict[str, Any], ...]
+    marker: str
+    shown: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +58,8 @@ class OutputType(Generic[T]):
 
     kind: how the text is read. program: what the decoder is held to, None for free text. shown: what the model is
     told. findings: how each keyword of the schema is handled. compile_ms: what compiling took. labels: of a Choice.
+    partial: makes a reader of snapshots. template_tools: of Tools. markers: texts of the wire format; a control token
+    that stands in one of them counts as its text. think: of a Think.
     """
 
     kind: Kind
@@ -48,6 +70,10 @@ class OutputType(Generic[T]):
     _read: Callable[[str], T] = field(repr=False)
     labels: tuple[str, ...] = ()
     probabilities: bool = False
+    partial: Callable[[], Partial] | None = field(default=None, repr=False)
+    template_tools: TemplateTools | None = field(default=None, repr=False)
+    markers: tuple[str, ...] = field(default=(), repr=False)
+    think: ThinkType | None = field(default=None, repr=False)
 
     def read(self, text: str) -> T:
         """Parse and validate a finished text, independently of the decoder. Raises InvalidOutput with the reason."""
@@ -86,22 +112,33 @@ def compile_type(spec: Any, limits: Limits | None = None, options: SchemaOptions
 
     Raises SchemaError (with a JSON Pointer) or GrammarError for what cannot be served.
     """
-    started = time.perf_counter()
     limits = limits if limits is not None else Limits()
+    if isinstance(spec, Think):
+        return _compile_think(spec, limits, options)
+    return _compile(spec, limits, options, None)
+
+
+def _compile(spec: Any, limits: Limits, options: SchemaOptions | None, wrap: Wrap | None) -> OutputType[Any]:
+    """wrap: what to make of the type's node, where it is a part of something larger."""
+    started = time.perf_counter()
     if spec is None:
-        return _finish(started, "text", None, None, (), str)
+        return _compile_text(limits, started, wrap)
     if isinstance(spec, OutputType):
+        if wrap is not None:
+            raise SchemaError("a compiled type cannot be the inner type of Think", hint="pass the type itself")
         return spec
     if isinstance(spec, Regex):
-        return _compile_regex(spec, limits, started)
+        return _compile_regex(spec, limits, started, wrap)
     if isinstance(spec, Choice):
-        return _compile_choice(spec, limits, started)
+        return _compile_choice(spec, limits, started, wrap)
+    if isinstance(spec, Tools):
+        return _compile_tools(spec, options or spec.options, limits, started, wrap)
     if isinstance(spec, JsonSchema):
-        return _compile_json(spec.text, options or spec.options, limits, started, json.loads)
+        return _compile_json(spec.text, options or spec.options, limits, started, json.loads, wrap)
     adapter = python_adapter(spec)
     text = python_schema_text(adapter)
     return _compile_json(
-        text, options or SchemaOptions(), limits, started, lambda answer: _validate_python(adapter, answer)
+        text, options or SchemaOptions(), limits, started, lambda answer: validate_python(adapter, answer), wrap
     )
 
 
@@ -126,7 +163,8 @@ def python_schema_text(adapter: Any) -> str:
     return json.dumps(json_schema_of(adapter), ensure_ascii=False)
 
 
-def _validate_python(adapter: Any, text: str) -> Any:
+def validate_python(adapter: Any, text: str) -> Any:
+    """The instance of a JSON text. Raises InvalidOutput with the reason of the type's validator."""
     from pydantic import ValidationError
 
     try:
@@ -135,34 +173,58 @@ def _validate_python(adapter: Any, text: str) -> Any:
         raise InvalidOutput(f"the type's validator refused the answer: {error}") from error
 
 
-def _compile_json(
-    schema_text: str, options: SchemaOptions, limits: Limits, started: float, parse: Callable[[str], Any]
-) -> OutputType[Any]:
-    num_bytes = len(schema_text.encode())
+def json_reader(
+    schema: str, options: SchemaOptions, limits: Limits, parse: Callable[[str], Any]
+) -> Callable[[str], Any]:
+    """What parses and validates a text of a schema, given as JSON text. Raises SchemaError."""
+    num_bytes = len(schema.encode())
     if num_bytes > limits.max_schema_bytes:
         raise SchemaError(
             f"the schema has {num_bytes:,} bytes, more than max_schema_bytes={limits.max_schema_bytes:,}",
             hint="split the type, or raise Limits(max_schema_bytes=...)",
         )
-    from safegen.grammars.json_schema import compile_json_schema
     from safegen.validation import SchemaValidator
 
-    compiled = compile_json_schema(schema_text, options, limits)
-    validator = SchemaValidator(schema_text, formats=options.formats)
+    validator = SchemaValidator(schema, formats=options.formats)
 
     def read(text: str) -> Any:
         validator.validate(text)
         return parse(text)
 
-    shown = f"Answer with JSON that matches this JSON Schema, and nothing else:\n{_compact(parse_json(schema_text))}"
-    return _finish(started, "json", compiled.program, shown, compiled.findings, read)
+    return read
 
 
-def _compile_regex(spec: Regex, limits: Limits, started: float) -> OutputType[str]:
+def _compile_text(limits: Limits, started: float, wrap: Wrap | None) -> OutputType[str]:
+    program = None
+    if wrap is not None:
+        from safegen.grammars.markers import compile_free_text
+
+        program = compile_free_text(limits, wrap=wrap)
+    return _finish(started, "text", program, None, (), str)
+
+
+def _compile_json(
+    schema_text: str,
+    options: SchemaOptions,
+    limits: Limits,
+    started: float,
+    parse: Callable[[str], Any],
+    wrap: Wrap | None,
+) -> OutputType[Any]:
+    from safegen.grammars.json_schema import compile_json_schema
+
+    read = json_reader(schema_text, options, limits, parse)
+    compiled = compile_json_schema(schema_text, options, limits, wrap=wrap)
+    shown = f"Answer with JSON that matches this JSON Schema, and nothing else:\n{compact_schema(schema_text)}"
+    made = _finish(started, "json", compiled.program, shown, compiled.findings, read)
+    return replace(made, partial=PartialJson)
+
+
+def _compile_regex(spec: Regex, limits: Limits, started: float, wrap: Wrap | None) -> OutputType[str]:
     from safegen.grammars.regex import compile_regex
     from safegen.validation import EcmaRegex
 
-    program = compile_regex(spec.pattern, limits)
+    program = compile_regex(spec.pattern, limits, wrap=wrap)
     judge = EcmaRegex(f"^(?:{spec.pattern})$", lenient=False)
 
     def read(text: str) -> str:
@@ -174,10 +236,10 @@ def _compile_regex(spec: Regex, limits: Limits, started: float) -> OutputType[st
     return _finish(started, "regex", program, shown, (), read)
 
 
-def _compile_choice(spec: Choice, limits: Limits, started: float) -> OutputType[str]:
+def _compile_choice(spec: Choice, limits: Limits, started: float, wrap: Wrap | None) -> OutputType[str]:
     from safegen.grammars.regex import compile_choice
 
-    program = compile_choice(spec.labels, limits)
+    program = compile_choice(spec.labels, limits, wrap=wrap)
     allowed = frozenset(spec.labels)
 
     def read(text: str) -> str:
@@ -187,8 +249,55 @@ def _compile_choice(spec: Choice, limits: Limits, started: float) -> OutputType[
 
     shown = "Answer with exactly one of these, and nothing else:\n" + "\n".join(spec.labels)
     made = _finish(started, "choice", program, shown, (), read)
-    return OutputType(
-        made.kind, program, shown, (), made.compile_ms, read, labels=spec.labels, probabilities=spec.probabilities
+    return replace(made, labels=spec.labels, probabilities=spec.probabilities)
+
+
+def _compile_tools(
+    spec: Tools, options: SchemaOptions, limits: Limits, started: float, wrap: Wrap | None
+) -> OutputType[Any]:
+    from safegen.tool_reader import PartialTools
+    from safegen.tool_type import compile_tools_type
+
+    made, form = compile_tools_type(spec, options, limits, wrap), spec.format
+    compiled = _finish(started, "tools", made.compiled.program, made.shown, made.findings, made.reader.read)
+    return replace(
+        compiled,
+        partial=lambda: PartialTools(form),
+        template_tools=TemplateTools(made.tools, form.begin),
+        markers=(form.begin, form.end, form.between),
+    )
+
+
+def _compile_think(spec: Think, limits: Limits, options: SchemaOptions | None) -> OutputType[Any]:
+    from safegen.grammars.think import ThinkProgram, ThinkSyntax
+    from safegen.think import PartialThink, ThinkType
+
+    syntax = ThinkSyntax(spec.start.encode(), spec.end.encode(), spec.max_tokens)
+    inner = _compile(spec.inner, limits, options, syntax.wrap())
+    assert inner.program is not None  # a wrapped type has one
+    think = ThinkType(ThinkProgram(inner.program, syntax), spec.start, spec.end)
+    answer, tools = inner.partial, inner.template_tools
+
+    def read(text: str) -> Any:
+        reasoning, found = think.split(text)
+        if found is None:
+            raise InvalidOutput(f"the reasoning has no end marker {spec.end!r} ({len(reasoning):,} characters)")
+        return inner.read(found)
+
+    def told(shown: str | None) -> str:
+        place = f"between {spec.start} and {spec.end}" if spec.start else f"and end it with {spec.end}"
+        first = f"First think: write your reasoning {place}. After it comes the answer alone."
+        return f"{first}\n{shown}" if shown else first
+
+    return replace(
+        inner,
+        kind="think",
+        shown=told(inner.shown),
+        _read=read,
+        partial=None if answer is None else lambda: PartialThink(spec.end, answer()),
+        template_tools=None if tools is None else replace(tools, shown=told(tools.shown)),
+        markers=(*inner.markers, spec.start, spec.end),
+        think=think,
     )
 
 
@@ -203,8 +312,9 @@ def _finish(
     return OutputType(kind, program, shown, findings, (time.perf_counter() - started) * 1e3, read)
 
 
-def _compact(schema: Any) -> str:
-    return json.dumps(_without_titles(schema), ensure_ascii=False, separators=(",", ":"))
+def compact_schema(schema: str) -> str:
+    """A schema, given as JSON text, as it is shown to a model."""
+    return json.dumps(_without_titles(parse_json(schema)), ensure_ascii=False, separators=(",", ":"))
 
 
 def _without_titles(schema: Any, is_schema: bool = True) -> Any:

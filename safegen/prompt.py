@@ -7,6 +7,7 @@ schema needs less force. Messages are checked here; rendering and encoding belon
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,11 @@ def chat_messages(prompt: Prompt, shown: str | None) -> list[Message]:
 def plain_text(messages: Sequence[Message]) -> str:
     """The prompt of a model without a chat template: the contents, one after the other."""
     return "\n\n".join(message["content"] for message in messages) + "\n"
+
+
+def takes_tools(template: str, marker: str) -> bool:
+    """Whether a chat template lists tools and teaches the wire format that starts calls with `marker`."""
+    return re.search(r"\btools\b", template) is not None and marker in template
 
 
 def _from_text(prompt: str) -> list[Message]:

@@ -41,7 +41,8 @@ class Result(Generic[T]):
 
     value: the typed value; None unless status is "ok" (or "truncated" with a value: free text so far, or an answer
     that was closed near the token limit). text: the exact text that came out. finish_reason: "stop", "length",
-    "cancelled", "error", or None when the request was never run. audit: records of guards. logprobs: one entry an
+    "cancelled", "error", or None when the request was never run. thinking: the reasoning of a Think type, as far as it
+    came; None for other types. audit: records of guards. logprobs: one entry an
     output token, when asked for. alternatives: the further samples of n > 1. choices: label -> probability, for
     Choice(..., probabilities=True). error: why status is not "ok".
     """
@@ -56,6 +57,7 @@ class Result(Generic[T]):
     timings: Timings = field(default=Timings(0.0, 0.0, 0.0))
     alternatives: tuple[Result[T], ...] = ()
     choices: Mapping[str, float] | None = None
+    thinking: str | None = None
     error: Exception | None = None
 
     def unwrap(self) -> T:

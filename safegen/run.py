@@ -14,7 +14,6 @@ from safegen.engine.request import Event, FinishedEvent, Request, Timings, Token
 from safegen.errors import Cancelled, EngineClosed, EngineError, InvalidOutput, Truncated
 from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent, StreamEvent
 from safegen.output_type import OutputType
-from safegen.partial_json import PartialJson
 from safegen.result import Result, Status
 from safegen.text_stream import TextStream
 
@@ -31,8 +30,7 @@ class Run:
         snapshots: bool = False,
     ) -> None:
         self.request = request
-        with_snapshots = snapshots and output_type.kind == "json"
-        self._samples = [_Sample(request, output_type, token_bytes, with_snapshots) for _ in range(request.params.n)]
+        self._samples = [_Sample(request, output_type, token_bytes, snapshots) for _ in range(request.params.n)]
         self._result: Result[Any] | None = None
 
     @property
@@ -71,7 +69,7 @@ class _Sample:
         self._text_stream = TextStream(token_bytes, request.params.stop)
         self._text: list[str] = []
         self._logprobs: list[TokenLogprobs] = []
-        self.partial = PartialJson() if snapshots else None
+        self.partial = output_type.partial() if snapshots and output_type.partial is not None else None
         self.finished: FinishedEvent | None = None
 
     def take(self, event: Event) -> str:
@@ -97,6 +95,7 @@ class _Sample:
             usage=self.finished.usage,
             timings=self.finished.timings,
             logprobs=tuple(self._logprobs) if self._wants_logprobs else None,
+            thinking=None if self._output_type.think is None else self._output_type.think.split(text)[0],
             error=error,
         )
 

@@ -26,13 +26,15 @@ from safegen.errors import (
 from safegen.grammars.constraint import Constraint
 from safegen.limits import Limits
 from safegen.output_type import OutputType, TypeCache
-from safegen.prompt import Prompt, chat_messages, plain_text
+from safegen.prompt import Prompt, chat_messages, plain_text, takes_tools
 from safegen.result import Result, failed
 from safegen.run import Run
 from safegen.sampling import check_unsupported, merge_sampling
 
 if TYPE_CHECKING:
     from safegen.grammars.vocabulary import Vocabulary
+
+_SPACE_TOKENS = 8  # that a template may put after a start marker
 
 Work = Generator[tuple[Run, ...], None, Result[Any]]
 
@@ -55,7 +57,9 @@ class TokenizerLike(Protocol):
     @property
     def chat_template(self) -> str | None: ...
     def encode(self, text: str) -> list[int]: ...
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
+    @property
+    def control_tokens(self) -> Mapping[str, int]: ...
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Runtime:
         self._engine = engine
         self._tokenizer = tokenizer
         self._types = TypeCache(limits)
-        self._vocabularies: dict[frozenset[int], Vocabulary] = {}
+        self._vocabularies: dict[tuple[frozenset[int], frozenset[tuple[int, bytes]]], Vocabulary] = {}
         self._vocabulary_lock = threading.Lock()
         self._request_prefix = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
@@ -118,7 +122,7 @@ class Runtime:
                 field="stop",
                 value=params.stop,
             )
-        prompt_ids = self._encode(prompt, output_type.shown if options.show_schema else None)
+        prompt_ids = self._encode(prompt, output_type if options.show_schema else None)
         stop_ids = self._tokenizer.stop_ids.union(params.stop_ids)
         return Job(prompt_ids, output_type, params, stop_ids, options.cache_salt)
 
@@ -147,43 +151,77 @@ class Runtime:
 
     def start(self, job: Job, *, snapshots: bool = False) -> Run:
         """The run of a job, not yet submitted."""
-        constraint = self.constraint(job.output_type, job.stop_ids)
+        constraint = self.constraint(job.output_type, job.stop_ids, job.prompt_ids)
         request = Request(self.new_id(), job.prompt_ids, job.params, job.stop_ids, constraint, job.cache_salt)
-        return Run(request, job.output_type, self.token_bytes, snapshots=snapshots)
+        spoken = self._spoken(job.output_type, job.stop_ids)
+        token_bytes = self._vocabulary(job.stop_ids, spoken).token_bytes if spoken else self.token_bytes
+        return Run(request, job.output_type, token_bytes, snapshots=snapshots)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def compile(self, spec: Any) -> OutputType[Any]:
         return self._types.get(spec)
 
-    def constraint(self, output_type: OutputType[Any], stop_ids: frozenset[int]) -> Constraint | None:
-        """Fresh constraint state of an output type over this model's vocabulary."""
+    def constraint(
+        self, output_type: OutputType[Any], stop_ids: frozenset[int], prompt_ids: Sequence[int] = ()
+    ) -> Constraint | None:
+        """Fresh constraint state of an output type over this model's vocabulary. prompt_ids: what it comes after."""
         if output_type.program is None:
             return None
-        from safegen.grammars.matcher import NativeConstraint
+        vocabulary = self._vocabulary(stop_ids, self._spoken(output_type, stop_ids))
+        cache_bytes = self.limits.cache_bytes
+        if output_type.think is None:
+            from safegen.grammars.matcher import NativeConstraint
 
-        return NativeConstraint(output_type.program, self._vocabulary(stop_ids), cache_bytes=self.limits.cache_bytes)
+            return NativeConstraint(output_type.program, vocabulary, cache_bytes=cache_bytes)
+        from safegen.grammars.think import ThinkConstraint
+
+        think, texts = output_type.think, vocabulary.token_bytes
+        before = b"".join(texts[token] or b"" for token in prompt_ids[-len(think.start) - _SPACE_TOKENS :])
+        begun = before.rstrip().endswith(think.start.encode())
+        return ThinkConstraint(think.program, vocabulary, begun=begun, cache_bytes=cache_bytes)
 
     def new_id(self) -> str:
         return f"{self._request_prefix}-{next(self._numbers)}"
 
-    def _vocabulary(self, stop_ids: frozenset[int]) -> Vocabulary:
+    def _spoken(self, output_type: OutputType[Any], stop_ids: frozenset[int]) -> frozenset[tuple[int, bytes]]:
+        """Control tokens that stand in the markers of a type: in its answers they count as their text."""
+        if not output_type.markers:
+            return frozenset()
+        return frozenset(
+            (token, content.encode())
+            for content, token in self._tokenizer.control_tokens.items()
+            if any(content in marker for marker in output_type.markers)
+            and token not in stop_ids
+            and self.token_bytes[token] is None
+        )
+
+    def _vocabulary(self, stop_ids: frozenset[int], spoken: frozenset[tuple[int, bytes]]) -> Vocabulary:
         from safegen.grammars.vocabulary import Vocabulary
 
+        key = (stop_ids, spoken)
         with self._vocabulary_lock:
-            if stop_ids not in self._vocabularies:
+            if key not in self._vocabularies:
                 if len(self._vocabularies) > 8:  # callers' own stop sets; the model's own is made again at need
                     self._vocabularies.clear()
-                texts = [None if token in stop_ids else text for token, text in enumerate(self.token_bytes)]
-                self._vocabularies[stop_ids] = Vocabulary(texts, stop_ids)
-            return self._vocabularies[stop_ids]
+                texts = {token: text for token, text in enumerate(self.token_bytes) if token not in stop_ids}
+                texts.update(spoken)
+                listed = [texts.get(token) for token in range(len(self.token_bytes))]
+                self._vocabularies[key] = Vocabulary(listed, stop_ids)
+            return self._vocabularies[key]
 
-    def _encode(self, prompt: Prompt, shown: str | None) -> tuple[int, ...]:
+    def _encode(self, prompt: Prompt, told: OutputType[Any] | None) -> tuple[int, ...]:
+        """told: the type that the model is told about."""
+        template, shown = self._tokenizer.chat_template, None if told is None else told.shown
+        arguments: dict[str, Any] = {}
+        tools = None if told is None else told.template_tools
+        if tools is not None and template is not None and takes_tools(template, tools.marker):
+            shown, arguments = tools.shown, {"tools": list(tools.tools)}
         messages = chat_messages(prompt, shown)
-        if self._tokenizer.chat_template is None and isinstance(prompt, str):
+        if template is None and isinstance(prompt, str):
             ids = self._tokenizer.encode(plain_text(messages) if shown else prompt)
         else:
-            ids = self._tokenizer.encode_chat(messages)
+            ids = self._tokenizer.encode_chat(messages, **arguments)
         if len(ids) >= self.max_context:
             raise RequestError(
                 f"the prompt has {len(ids):,} tokens, the context holds {self.max_context:,} with the answer; "

@@ -1,4 +1,4 @@
-"""Output types that are not Python types: `JsonSchema`, `Regex`, `Choice`.
+"""Output types that are not Python types: `JsonSchema`, `Regex`, `Choice`, `Think` (`Tools`: safegen.tools).
 
 They are plain descriptions: frozen, hashable, checked for shape at construction, compiled by `safegen.output_type`.
 Anything that `pydantic.TypeAdapter` takes needs no description of ours and is passed as it is.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from safegen.errors import GrammarError, SchemaError
+from safegen.errors import GrammarError, RequestError, SchemaError
 from safegen.grammars.options import Formats, PropertyOrder, SchemaOptions, Spelling, Whitespace
 
 
@@ -36,7 +36,7 @@ class JsonSchema:
     text: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        text = self.schema if isinstance(self.schema, str) else _schema_text(self.schema)
+        text = self.schema if isinstance(self.schema, str) else schema_text(self.schema)
         document = parse_json(text)
         if not isinstance(document, dict | bool):
             raise SchemaError(
@@ -89,6 +89,52 @@ class Choice:
         object.__setattr__(self, "probabilities", probabilities)
 
 
+@dataclass(frozen=True, slots=True)
+class Think:
+    """Free reasoning, then the answer: `<think> ... </think>` and a text of the type `inner`.
+
+    inner: any output type but Think; None is free text. max_tokens: after so many tokens of reasoning the end marker
+    is forced; None is no cap. start, end: the markers, as texts; a control token of the model that is written so counts
+    as that text. An answer begins with `start`, unless the chat template has written it already; an empty one is left
+    out. The first `end` ends the reasoning.
+
+    `Result.value` is that of `inner`, `Result.thinking` the reasoning. Raises RequestError for an option that cannot
+    serve.
+    """
+
+    inner: Any
+    max_tokens: int | None = None
+    end: str = "</think>"
+    start: str = "<think>"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inner, Think):
+            raise RequestError("the inner type of Think cannot be Think", field="inner", value=self.inner)
+        if isinstance(self.inner, Choice) and self.inner.probabilities:
+            raise RequestError(
+                "a Choice after reasoning has no label probabilities; leave probabilities=True out",
+                field="inner",
+                value=self.inner,
+            )
+        limit = self.max_tokens
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise RequestError(
+                f"max_tokens is None or a number from 0 on, got {limit!r}", field="max_tokens", value=limit
+            )
+        for name in ("end", "start"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or (name == "end" and not value) or not _is_encodable(value):
+                raise RequestError(f"{name} is a text, got {value!r}", field=name, value=value)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def parse_json(text: str) -> Any:
     """Parse the JSON text of a schema strictly: no NaN, no key twice. Raises SchemaError."""
     try:
@@ -99,7 +145,8 @@ def parse_json(text: str) -> Any:
         raise SchemaError("nested too deeply to be read") from error
 
 
-def _schema_text(schema: object) -> str:
+def schema_text(schema: object) -> str:
+    """A schema as JSON text. Raises SchemaError for what is none."""
     if not isinstance(schema, Mapping | bool):
         raise SchemaError(
             f"JsonSchema takes a dict, a bool or JSON text, got {type(schema).__name__}",

@@ -22,6 +22,7 @@ from safegen.grammars.json_schema.documents import Document, SchemaValue
 from safegen.grammars.json_schema.loader import load_schema
 from safegen.grammars.json_schema.lowering import Lowering
 from safegen.grammars.json_schema.reader import Reader
+from safegen.grammars.markers import Wrap
 from safegen.grammars.options import Limits, SchemaOptions
 
 __all__ = [
@@ -35,7 +36,6 @@ __all__ = [
 ]
 
 Schema = dict[str, Any] | bool | str
-Wrap = Callable[[Builder, int], int]
 _MAX_REFUSALS = 50
 
 

@@ -16,6 +16,8 @@ LAST_LINE = {
     "streaming.py": r"ok +Recipe\(.*\)",
     "classify.py": r"(positive|negative|neutral) +\(positive 0\.\d{3}, negative 0\.\d{3}, neutral 0\.\d{3}\).*",
     "async_app.py": "50 of 50 valid",
+    "tools.py": "3 of 3 calls ran",
+    "think.py": r"answered: answer='(yes|no|unclear)' confidence=[0-9.e-]+",
 }
 
 

@@ -20,6 +20,7 @@ from safegen.errors import (
 )
 from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent
 from safegen.output_type import OutputType
+from safegen.partial_json import PartialJson
 from safegen.result import Result
 from safegen.run import Run
 
@@ -34,7 +35,7 @@ def read_number(text: str) -> int:
     return int(text)
 
 
-NUMBER: OutputType[int] = OutputType("json", None, None, (), 0.0, read_number)
+NUMBER: OutputType[int] = OutputType("json", None, None, (), 0.0, read_number, partial=PartialJson)
 TEXT: OutputType[str] = OutputType("text", None, None, (), 0.0, str)
 
 

@@ -7,6 +7,7 @@ of the constraint. `ScriptedBackend` prefers to spell a given text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,12 @@ class ByteTokenizer:
     token_bytes: Sequence[bytes | None] = TOKEN_BYTES
     stop_ids = frozenset({STOP})
     chat_template: str | None = "fake"
+    control_tokens: Mapping[str, int] = MappingProxyType({})
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> list[int]:
         return list("".join(f"{message['role']}: {message['content']}\n" for message in messages).encode())
 
 
