@@ -4,54 +4,20 @@
 
 namespace safegen {
 
-// --- cache ----------------------------------------------------------------------------------------------------------
-
-std::shared_ptr<const LexemeMask> MaskCache::find(ExprId e) {
-    std::shared_lock lock(mutex_);
-    const auto it = entries_.find(e);
-    if (it == entries_.end()) return nullptr;
-    it->second->used.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
-    return it->second->mask;
-}
-
-void MaskCache::put(ExprId e, std::shared_ptr<const LexemeMask> mask) {
-    std::unique_lock lock(mutex_);
-    const size_t bytes = mask->memory_bytes();
-    if (bytes > max_bytes_) return;
-    auto entry = std::make_unique<Entry>();
-    entry->mask = std::move(mask);
-    entry->used = clock_.fetch_add(1, std::memory_order_relaxed);
-    if (entries_.emplace(e, std::move(entry)).second) bytes_ += bytes;
-    if (bytes_ > max_bytes_) evict();
-}
-
-// Drops the least recently used half.
-void MaskCache::evict() {
-    std::vector<std::pair<uint64_t, ExprId>> ages;
-    for (const auto& [id, entry] : entries_) ages.push_back({entry->used.load(), id});
-    const auto middle = ages.begin() + static_cast<std::ptrdiff_t>((ages.size() + 1) / 2);
-    std::nth_element(ages.begin(), middle - 1, ages.end());
-    for (auto it = ages.begin(); it != middle; ++it) {
-        const auto entry = entries_.find(it->second);
-        bytes_ -= entry->second->mask->memory_bytes();
-        entries_.erase(entry);
-    }
-}
-
 Compiled::Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocabulary> v, size_t cache_bytes)
-    : grammar(std::move(g)), vocabulary(std::move(v)), cache(cache_bytes) {
+    : grammar(std::move(g)), vocabulary(std::move(v)), lexemes(cache_bytes / 2), rows(cache_bytes / 2) {
     free_text = grammar->lexeme(grammar->exprs().json_body(grammar->exprs().any_text()));
 }
 
 std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
     if (e == free_text) return vocabulary->free_text();
-    if (auto known = cache.find(e)) return known;
+    if (auto known = lexemes.find(e)) return known;
     constexpr int kBroad = 90;  // a state with this many first bytes is a string's
     Exprs& x = grammar->exprs();
     const bool broad = x.expansion(e)->first.count() >= kBroad && free_text != kEmpty;
     auto mask = std::make_shared<const LexemeMask>(
         broad ? walk_difference(x, *vocabulary, e, free_text, *vocabulary->free_text()) : walk_trie(x, *vocabulary, e));
-    cache.put(e, mask);
+    lexemes.put(e, mask);
     return mask;
 }
 
@@ -97,7 +63,7 @@ std::string Program::expected(const std::string& text) const {
 size_t Program::memory_bytes() const {
     size_t total = grammar_->exprs().memory_bytes();
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [serial, compiled] : bound_) total += compiled->cache.memory_bytes();
+    for (const auto& [serial, compiled] : bound_) total += compiled->lexemes.memory_bytes() + compiled->rows.memory_bytes();
     return total;
 }
 
@@ -149,6 +115,13 @@ void Matcher::walk(uint32_t node, const State& state, std::string& text, uint32_
 
 void Matcher::fill_row(Position& at, uint32_t* row) const {
     const Vocabulary& v = *compiled_->vocabulary;
+    const bool shared = !at.stopped && at.forced.empty() && excluded_.empty();
+    const auto key = shared ? machine_.mask_key(at.state, at.text) : std::nullopt;
+    if (key)
+        if (const auto known = compiled_->rows.find(*key)) {
+            std::copy(known->words.begin(), known->words.end(), row);
+            return;
+        }
     std::fill(row, row + v.words(), 0u);
     if (at.stopped || (at.forced.empty() && at.state.can_end))
         for (uint32_t id : v.stop_ids()) row[id / 32] |= 1u << (id % 32);
@@ -156,6 +129,7 @@ void Matcher::fill_row(Position& at, uint32_t* row) const {
     if (at.forced.empty()) fill_state(at.state, at.text, row);
     else fill_forced(at, row);
     if (!excluded_.empty()) drop_excluded(at.text, row);
+    if (key) compiled_->rows.put(*key, std::make_shared<const MaskRow>(MaskRow{{row, row + v.words()}}));
 }
 
 // Along the one path of the forced bytes, then freely past its end.
@@ -203,15 +177,21 @@ void Matcher::fill_top(const Top& top, std::string& text, uint32_t* row) const {
     if (Machine::decides_by_key(top)) drop_repeated_keys(top, *mask, text, row);
     if (top.frame->sensitive) drop_repeated_items(top, *mask, text, row);
     State after;
+    bool movable = false;
     size_t known = SIZE_MAX;
     for (uint32_t exit : mask->exits) {
         const size_t size = text.size();
         text += v.path(exit);
-        // What follows a key, or an item that must be new, depends on it; what follows anything else only on where it ends.
-        if (by_text || known != text.size()) {
+        // What follows a key, or an item that must be new, depends on it. What follows anything else is the same
+        // wherever it ends, but for where the keys begin that are next.
+        if (by_text || known == SIZE_MAX || (known != text.size() && !movable)) {
             after = machine_.finish(top, text);
-            known = text.size();
+            movable = after.outer() == kInfinite && !after.sensitive();  // no open node counts from a place in the text
+        } else if (known != text.size()) {
+            for (Top& next : after.tops)
+                if (next.start == known) next.start = static_cast<uint32_t>(text.size());
         }
+        known = text.size();
         walk(exit, after, text, row);
         text.resize(size);
     }

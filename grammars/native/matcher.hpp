@@ -18,31 +18,74 @@
 
 namespace safegen {
 
-class MaskCache {
+// A byte-bounded cache of immutable values; the least recently used half goes when it is full. Values report
+// memory_bytes(). Readers share the lock.
+template <class Key, class Value, class Hash>
+class SharedCache {
 public:
-    explicit MaskCache(size_t max_bytes) : max_bytes_(max_bytes) {}
-    std::shared_ptr<const LexemeMask> find(ExprId e);
-    void put(ExprId e, std::shared_ptr<const LexemeMask> mask);
-    size_t memory_bytes() const { return bytes_; }
+    explicit SharedCache(size_t max_bytes) : max_bytes_(max_bytes) {}
+    std::shared_ptr<const Value> find(const Key& key) {
+        std::shared_lock lock(mutex_);
+        const auto it = entries_.find(key);
+        if (it == entries_.end()) return nullptr;
+        it->second->used.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+        return it->second->value;
+    }
+    void put(const Key& key, std::shared_ptr<const Value> value) {
+        const size_t bytes = value->memory_bytes();
+        if (bytes > max_bytes_) return;
+        std::unique_lock lock(mutex_);
+        auto entry = std::make_unique<Entry>();
+        entry->value = std::move(value);
+        entry->used = clock_.fetch_add(1, std::memory_order_relaxed);
+        if (entries_.emplace(key, std::move(entry)).second) bytes_ += bytes;
+        if (bytes_ > max_bytes_) evict();
+    }
+    size_t memory_bytes() const {
+        std::shared_lock lock(mutex_);
+        return bytes_;
+    }
 
 private:
     struct Entry {
-        std::shared_ptr<const LexemeMask> mask;
+        std::shared_ptr<const Value> value;
         std::atomic<uint64_t> used{0};
     };
-    void evict();
+    void evict() {
+        std::vector<std::pair<uint64_t, Key>> ages;
+        for (const auto& [key, entry] : entries_) ages.push_back({entry->used.load(), key});
+        const auto middle = ages.begin() + static_cast<std::ptrdiff_t>((ages.size() + 1) / 2);
+        std::nth_element(ages.begin(), middle - 1, ages.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+        for (auto it = ages.begin(); it != middle; ++it) {
+            const auto entry = entries_.find(it->second);
+            bytes_ -= entry->second->value->memory_bytes();
+            entries_.erase(entry);
+        }
+    }
     size_t max_bytes_, bytes_ = 0;
     std::atomic<uint64_t> clock_{0};
-    std::shared_mutex mutex_;
-    std::unordered_map<ExprId, std::unique_ptr<Entry>> entries_;
+    mutable std::shared_mutex mutex_;
+    std::unordered_map<Key, std::unique_ptr<Entry>, Hash> entries_;
 };
+
+struct MaskRow {
+    std::vector<uint32_t> words;
+    size_t memory_bytes() const { return words.size() * 4 + 160; }
+};
+struct KeyHash {
+    size_t operator()(const Hash128& h) const { return h.a ^ h.b; }
+    size_t operator()(ExprId e) const { return e; }
+};
+using LexemeCache = SharedCache<ExprId, LexemeMask, KeyHash>;
+using RowCache = SharedCache<Hash128, MaskRow, KeyHash>;
 
 // A program bound to a vocabulary.
 struct Compiled {
     Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocabulary> v, size_t cache_bytes);
     std::shared_ptr<const Grammar> grammar;
     std::shared_ptr<const Vocabulary> vocabulary;
-    MaskCache cache;
+    LexemeCache lexemes;  // half of the bytes each
+    RowCache rows;
     ExprId free_text;  // the free JSON string up to its closing quote
     std::shared_ptr<const LexemeMask> lexeme_mask(ExprId e);
 };

@@ -524,6 +524,61 @@ bool Machine::repeats_key(const Top& top, std::string_view literal) {
     return std::binary_search(seen.begin(), seen.end(), decode_json_string(literal));
 }
 
+// Counts that no bound will ever look at again are left out, so that the items of a long array share their masks.
+Hash128 Machine::frame_hash(const Frame& f) const {
+    Hash128 h;
+    if (const uint64_t known = f.hash_a.load(std::memory_order_acquire)) {
+        h.a = known;
+        h.b = f.hash_b.load(std::memory_order_relaxed);
+        return h;
+    }
+    uint32_t count = f.count;
+    if (f.node != kNoNode) {
+        const Node& n = grammar_.node(f.node);
+        if (n.array && !n.array->counted() && n.array->high == kInfinite)
+            count = std::min(count, std::max(n.array->low, static_cast<uint32_t>(n.array->prefix.size())));
+        if (n.object && n.object->low == 0 && n.object->high == kInfinite) count = 0;
+    }
+    h.mix((static_cast<uint64_t>(f.phase) << 48) | (static_cast<uint64_t>(f.nesting) << 32) | f.node);
+    h.mix((static_cast<uint64_t>(f.index) << 32) | count);
+    h.mix(f.value);
+    for (uint16_t c : f.counts) h.mix(c);
+    if (f.seen) {
+        for (const std::string& key : f.seen->extras) h.mix(key);
+        h.mix(f.seen->extras.size());
+        for (uint64_t word : f.seen->declared) h.mix(word);
+    }
+    Hash128 parents;
+    parents.a = parents.b = 0;
+    for (const FramePtr& parent : f.parents) {  // a set: order does not matter
+        const Hash128 up = frame_hash(*parent);
+        parents.a += up.a * 0xD6E8FEB86659FD93ull;
+        parents.b += up.b * 0xA0761D6478BD642Full;
+    }
+    h.mix(f.parents.size());
+    h.mix(parents.a);
+    h.mix(parents.b);
+    if (h.a == 0) h.a = 1;
+    f.hash_b.store(h.b, std::memory_order_relaxed);
+    f.hash_a.store(h.a, std::memory_order_release);
+    return h;
+}
+
+std::optional<Hash128> Machine::mask_key(const State& state, const std::string& text) const {
+    Hash128 h;
+    h.mix(state.tops.size() * 2 + (state.can_end ? 1 : 0));
+    for (const Top& top : state.tops) {
+        if (top.frame->sensitive) return std::nullopt;
+        const Hash128 frame = frame_hash(*top.frame);
+        h.mix(top.expr);
+        h.mix(frame.a);
+        h.mix(frame.b);
+        // The key being read decides what follows it.
+        if (top.frame->phase == Frame::ObjectKey) h.mix(std::string_view(text).substr(top.start));
+    }
+    return h;
+}
+
 NodeId State::node_from(uint32_t start) const {
     std::vector<const Frame*> open;
     std::unordered_set<const Frame*> visited;

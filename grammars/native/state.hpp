@@ -5,11 +5,14 @@
 // several parents: unions whose branches open the same node meet in one frame, which keeps the number of tops bounded by
 // the grammar, not by the nesting (a graph-structured stack; Tomita 1985).
 #pragma once
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grammars/native/grammar.hpp"
@@ -46,6 +49,26 @@ struct Seen {  // of one object: extra keys (sorted, decoded), and in any-order 
     std::vector<uint64_t> declared;
 };
 
+struct Hash128 {
+    uint64_t a = 0x243F6A8885A308D3ull, b = 0x13198A2E03707344ull;
+    void mix(uint64_t value) {
+        a = (a ^ value) * 0x9E3779B97F4A7C15ull;
+        a ^= a >> 32;
+        b = (b + value) * 0xC2B2AE3D27D4EB4Full;
+        b ^= b >> 29;
+        b += a;
+    }
+    void mix(std::string_view text) {
+        mix(text.size());
+        for (size_t i = 0; i < text.size(); i += 8) {
+            uint64_t word = 0;
+            std::memcpy(&word, text.data() + i, std::min<size_t>(8, text.size() - i));
+            mix(word);
+        }
+    }
+    bool operator==(const Hash128&) const = default;
+};
+
 struct Frame {
     enum Phase : uint8_t { Root, Tail, Lead, Sequence, ArrayOpen, ArrayItem, ArrayComma, ObjectOpen, ObjectKey, ObjectColon, ObjectValue, ObjectComma, Call, Close, Verify };
     std::atomic<uint32_t> references{1};
@@ -65,6 +88,7 @@ struct Frame {
     bool sensitive = false;           // some unique array is open
     std::shared_ptr<const std::vector<std::string>> items;  // canonical forms of a unique array's items, sorted
     std::vector<FramePtr> parents;
+    mutable std::atomic<uint64_t> hash_a{0}, hash_b{0};  // of all that decides what may follow; 0 until asked for
 
     void inherit(const Frame& parent) {
         inner = inner == kInfinite ? parent.inner : parent.inner == kInfinite ? inner : std::max(inner, parent.inner);
@@ -119,6 +143,8 @@ public:
     // A key lexeme whose object already holds extra keys: at its closing quote the key itself decides.
     static bool decides_by_key(const Top& top) { return top.frame->phase == Frame::ObjectKey && top.frame->seen && !top.frame->seen->extras.empty(); }
     static bool repeats_key(const Top& top, std::string_view literal);  // literal: a whole key with its quotes
+    // A key of everything that decides the mask, or nothing where text that was read long ago decides it.
+    std::optional<Hash128> mask_key(const State& state, const std::string& text) const;
     // The bytes that may come next; unlike `first`, steps that lead nowhere are left out.
     ByteSet followers(const State& state, std::string& text) const;
     uint32_t cost(const Top& top) const;  // bytes to a whole answer, an estimate from above
@@ -126,6 +152,7 @@ public:
     std::string shortest_completion(const State& state, const std::string& text, const std::function<bool(const std::string&)>& excluded) const;
 
 private:
+    Hash128 frame_hash(const Frame& frame) const;
     struct Step;  // one closure
     std::optional<std::string> greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded) const;
     std::string shortest_key(const Top& top, const std::string& text) const;
