@@ -32,7 +32,7 @@ def compile_regex(
     tree = parse_regex(
         pattern, max_depth=limits.max_depth, max_chars=limits.max_pattern_chars, max_count=limits.max_count_product
     )
-    builder = make_builder(max_states=limits.max_states)
+    builder = make_builder(max_states=limits.max_states, deadline_s=limits.compile_deadline_s)
     try:
         expr = RegexLowering(builder).full(tree)
         if builder.is_empty(expr):
@@ -70,6 +70,6 @@ def compile_choice(
         if text in encoded:
             raise GrammarError(f"Choice value {value[:80]!r} is listed twice.")
         encoded[text] = None
-    builder = make_builder(max_states=limits.max_states)
+    builder = make_builder(max_states=limits.max_states, deadline_s=limits.compile_deadline_s)
     node = builder.lexeme(builder.strings(list(encoded)))
     return builder.build(node if wrap is None else wrap(builder, node))

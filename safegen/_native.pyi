@@ -48,6 +48,7 @@ class Builder:
         max_digits: int = 64,
         max_exponent_digits: int = 3,
         max_nesting: int = 512,
+        deadline_s: float = 0.0,
     ) -> None: ...
     # Regular languages over bytes.
     def empty(self) -> int: ...

@@ -104,6 +104,7 @@ def schema_builder(options: SchemaOptions, limits: Limits, make_builder: Callabl
         any_spelling=options.spelling == "any",
         max_digits=limits.max_digits,
         max_exponent_digits=limits.max_exponent_digits,
+        deadline_s=limits.compile_deadline_s,
     )
 
 

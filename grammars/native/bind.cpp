@@ -1,4 +1,6 @@
 // Python bindings of the constraint machine. The GIL is released around everything that can take long.
+#include <cmath>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -140,6 +142,7 @@ public:
         auto g = grammar(root);
         if (g->cost(root) != kInfinite && g->cost(root) > g->options().max_completion_bytes)
             throw LimitExceeded("the shortest answer is longer than " + std::to_string(g->options().max_completion_bytes) + " bytes");
+        exprs_->lift_deadline();
         auto out = std::make_shared<Program>(g);
         exprs_.reset();
         nodes_.clear();
@@ -184,7 +187,7 @@ void bind_grammars(nb::module_& m) {
 
     nb::class_<Builder>(m, "Builder")
         .def("__init__", [](Builder* self, uint32_t max_states, uint32_t whitespace, bool any_order, bool any_spelling,
-                            uint32_t max_digits, uint32_t max_exponent_digits, uint32_t max_nesting) {
+                            uint32_t max_digits, uint32_t max_exponent_digits, uint32_t max_nesting, double deadline_s) {
                  Options o;
                  o.max_states = max_states;
                  o.whitespace = whitespace;
@@ -192,11 +195,12 @@ void bind_grammars(nb::module_& m) {
                  o.any_spelling = any_spelling;
                  o.max_digits = std::min(max_digits, 10'000u);
                  o.max_exponent_digits = std::min(max_exponent_digits, 6u);
+                 o.deadline_s = std::isfinite(deadline_s) ? deadline_s : 0;
                  o.max_nesting = std::min(max_nesting, 60'000u);
                  new (self) Builder(o);
              },
              nb::kw_only(), "max_states"_a = 200'000, "whitespace"_a = 0, "any_order"_a = false, "any_spelling"_a = false,
-             "max_digits"_a = 64, "max_exponent_digits"_a = 3, "max_nesting"_a = 512)
+             "max_digits"_a = 64, "max_exponent_digits"_a = 3, "max_nesting"_a = 512, "deadline_s"_a = 0.0)
         .def("empty", [](Builder& b) { b.exprs(); return kEmpty; })
         .def("epsilon", [](Builder& b) { b.exprs(); return kEpsilon; })
         .def("any_text", [](Builder& b) { return b.exprs().any_text(); })

@@ -42,6 +42,11 @@ size_t Exprs::NumberHash::operator()(const NumberState& s) const {
 }
 
 Exprs::Exprs(const Options& options) : options_(options) {
+    if (options.deadline_s > 0) {
+        has_deadline_ = true;
+        deadline_ = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                        std::chrono::duration<double>(options.deadline_s));
+    }
     max_chunks_ = kMaxNodes / kChunk;
     chunks_ = std::make_unique<std::atomic<Meta*>[]>(max_chunks_);
     for (uint32_t i = 0; i < max_chunks_; ++i) chunks_[i].store(nullptr, std::memory_order_relaxed);

@@ -11,6 +11,7 @@
 // Thread safety: tables grow under one mutex; transitions of expanded states are read without a lock.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -106,6 +107,7 @@ public:
     ByteSet alphabet(ExprId e);                 // bytes that can occur at all
     size_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
     const Options& options() const { return options_; }
+    void lift_deadline() { has_deadline_ = false; }  // the program is built
 
 private:
     struct Node {
@@ -180,6 +182,8 @@ private:
     ByteSet alphabet_(ExprId e);
 
     Options options_;
+    bool has_deadline_ = false;
+    std::chrono::steady_clock::time_point deadline_;
     mutable std::recursive_mutex mutex_;
     std::deque<Node> nodes_;  // references stay valid while it grows
     std::vector<Facts> facts_;

@@ -21,6 +21,7 @@ struct Options {
     uint32_t max_digits = 64;            // digits of a number, exponent not included
     uint32_t max_exponent_digits = 3;
     uint32_t max_nesting = 512;          // arrays and objects inside one another
+    double deadline_s = 0;               // for building a program; 0 is none
     uint32_t max_completion_bytes = 1'000'000;  // a spec whose shortest answer is longer is refused
 };
 

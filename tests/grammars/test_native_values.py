@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
 
 from safegen._native import Builder, Matcher, Predicate
+from safegen.errors import SchemaError
 from safegen.grammars.constraint import MaskRows
+from safegen.grammars.json_schema import compile_json_schema
+from safegen.grammars.options import Limits
 from tests.grammars.test_native_machine import STOP, vocabulary
 
 
@@ -169,3 +173,12 @@ def test_counts_that_cannot_be_met_leave_no_text() -> None:
     assert b.node_is_empty(b.counted_array([], [(yes, 1), (no, 0)], 0, 2, [(3, None)]))
     assert not b.node_is_empty(b.counted_array([], [(yes, 1), (no, 0)], 0, 3, [(3, None)]))
     assert b.node_is_empty(b.distinct_array([yes, no], 3, None))
+
+
+def test_compiling_stops_at_its_deadline() -> None:
+    words = [f"{a}{b}.{a}" for a in "abcdefgh" for b in "ijkl"]
+    schema = {"allOf": [{"type": "string", "pattern": word} for word in words]}
+    started = perf_counter()
+    with pytest.raises(SchemaError, match="deadline"):
+        compile_json_schema(schema, limits=Limits(compile_deadline_s=0.3))
+    assert perf_counter() - started < 20

@@ -30,6 +30,8 @@ class Builder:
         any_spelling: bool = False,
         max_digits: int = 64,
         max_exponent_digits: int = 3,
+        max_nesting: int = 512,
+        deadline_s: float = 0.0,
     ) -> None:
         self.exprs = exprs = Exprs(max_digits, max_exponent_digits)
         self.whitespace = whitespace
