@@ -101,6 +101,11 @@ inline FramePtr::FramePtr(const FramePtr& other) : frame_(other.frame_) {
     if (frame_) frame_->references.fetch_add(1, std::memory_order_relaxed);
 }
 
+// Whether an object's declared property i (any-order mode), or an array's listed value i, was used.
+inline bool was_seen(const Frame& f, uint32_t i) {
+    return f.seen && i / 64 < f.seen->declared.size() && ((f.seen->declared[i / 64] >> (i % 64)) & 1);
+}
+
 struct Top {
     ExprId expr;
     FramePtr frame;
