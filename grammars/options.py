@@ -50,6 +50,8 @@ class Limits:
     max_alternatives: alternatives of one type after anyOf, oneOf, not and conditions are multiplied out.
     max_pattern_chars: characters of one regex.
     max_count_product: product of counts nested in a regex, as 10,000 for (a{100}){100}.
+    max_grammar_chars: characters of one grammar. max_productions: its productions, after empty ones and left recursion
+    are rewritten.
     max_states: states of one automaton.
     max_digits: digits of a number before the exponent. max_exponent_digits: digits of its exponent.
     max_whitespace: characters of one run of whitespace under whitespace="flexible".
@@ -63,6 +65,8 @@ class Limits:
     max_alternatives: int = 4096
     max_pattern_chars: int = 100_000
     max_count_product: int = 1_000_000
+    max_grammar_chars: int = 1_000_000
+    max_productions: int = 100_000
     max_states: int = 200_000
     max_digits: int = 64
     max_exponent_digits: int = 3
