@@ -2,16 +2,10 @@
 
 In this order: a stop id ends the sequence and is not part of the output; a constraint moves on, or takes output back
 (engine/retract.py), and then the token is gone with that output, and with any stop string that it completed; if the
-answer could no longer be closed within the budget, the token is put aside and the shortest completion known before it
-is committed instead, which ends the sequence as "length" with `forced_close`; the token is committed; then a complete
-constraint, a stop string and the token limit end the sequence, whichever is first in that list.
-
-The close rests on one invariant. Let r be the tokens that remain and c a completion, the shortest when it was asked
-for. If len(c) <= r before a token, then either len(c') <= r - 1 after it, or c is committed now: so once it holds, it
-holds to the end, and the output is a complete answer. A single token may open a structure of any length, so c' is
-needed after every token; it is c without its first token where that is the token drawn, and asked for otherwise. That
-takes no fork: when a token is put aside its sequence ends, and the constraint's state is not used again. If c does not
-fit even at the start, the sequence is cut at the limit.
+answer could no longer be closed within the budget, the token is put aside and the known closing is committed instead
+(engine/closing.py), which ends the sequence as "length" with `forced_close`; the token is committed; then a complete
+constraint, a stop string and the token limit end the sequence, whichever is first in that list. At the limit output
+without a known end is closed in the same way.
 """
 
 from __future__ import annotations
@@ -20,12 +14,12 @@ from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 from typing import Literal
 
-from safegen.engine import retract
+from safegen.engine import closing, retract
 from safegen.engine.request import TokenLogprobs
 from safegen.engine.sequence import Sequence
 from safegen.engine.stops import StopMatch
 from safegen.errors import EngineError
-from safegen.grammars.constraint import Constraint, NoCompletion
+from safegen.grammars.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +42,12 @@ class Accepted:
     num_retracted: int = 0
 
 
-def completion_of(constraint: Constraint) -> tuple[int, ...] | None:
-    """The shortest completion, None where none is known."""
-    try:
-        return tuple(constraint.shortest_completion())
-    except NoCompletion:
-        return None
-
-
 def begin(sequence: Sequence) -> Ending | None:
     """Before the first token: note how the answer could be closed; a constraint complete from the start ends here."""
     constraint = sequence.constraint
     if constraint is None:
         return None
-    sequence.closing = completion_of(constraint)
+    sequence.closing = closing.ask(constraint, 0)
     return Ending("stop", 0) if constraint.is_complete() else None
 
 
@@ -85,33 +71,47 @@ def accept(
         return _close(sequence, token_bytes)
     is_complete, num_settled = constraint.is_complete(), constraint.settled()
     match = _append(sequence, token_id, token_bytes, logprobs)
+    if match is None and sequence.num_tokens_left <= 0 and _is_behind(sequence):
+        return _close(sequence, token_bytes)
     return Accepted(num_settled, _ending_after(sequence, constraint, is_complete, match))
 
 
 def _still_fits(sequence: Sequence, constraint: Constraint, token_id: int) -> bool:
     """After the constraint moved by a token: False when the answer would no longer fit with it, but does without."""
-    before, num_left = sequence.closing, sequence.num_tokens_left
-    fits = before is not None and len(before) <= num_left
-    if before and fits and before[0] == token_id:
-        sequence.closing = before[1:]
-        return True
-    after = completion_of(constraint)
-    if after is None:
-        # An open verified node without a value at hand: go on while the budget is ample, else close with what is known.
-        if fits and before is not None and num_left <= 2 * len(before) + 16:
-            return False
-        sequence.closing = None
-        return True
-    if fits and len(after) > num_left - 1:
+    known, num_output_tokens, max_tokens = sequence.closing, sequence.num_output_tokens, sequence.context.max_tokens
+    if known is not None and closing.fits(known, max_tokens):
+        followed = known.follow(token_id, num_output_tokens)
+        if followed is not None:
+            sequence.closing = followed
+            return True
+    latest = closing.ask(constraint, num_output_tokens + 1)
+    if closing.is_worse(latest, known, max_tokens):
         return False
-    sequence.closing = after
+    if latest is None and known is not None and known.num_kept < constraint.settled():
+        if closing.fits(known, max_tokens) and closing.is_near(known, num_output_tokens, max_tokens):
+            return False
+        known = None
+    sequence.closing = known if latest is None else latest
     return True
 
 
+def _is_behind(sequence: Sequence) -> bool:
+    """No end of the output is known, but of less of it one that fits is."""
+    known = sequence.closing
+    fits = closing.fits(known, sequence.context.max_tokens)
+    return fits and known is not None and known.num_kept < sequence.num_output_tokens
+
+
 def _close(sequence: Sequence, token_bytes: Ids[bytes | None]) -> Accepted:
-    """Commit the shortest completion known before the token that was put aside."""
-    completion = sequence.closing or ()
-    for token_id in completion:
+    """Commit the known closing, which fits: take back what is not part of it, and append its completion."""
+    known = sequence.closing
+    if known is None or known.num_kept < sequence.num_emitted_tokens:
+        raise EngineError(
+            f"the constraint settled {sequence.num_emitted_tokens} tokens that no answer within the budget begins with"
+        )
+    if known.num_kept < sequence.num_output_tokens:
+        retract.cut(sequence, known.num_kept, token_bytes)
+    for token_id in known.completion:
         _append(sequence, token_id, token_bytes)
     return Accepted(sequence.num_output_tokens, Ending("length", sequence.stops.num_bytes, forced_close=True))
 

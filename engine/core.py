@@ -265,9 +265,12 @@ class EngineCore:
         """The sequence itself and, when it stood for several and has their first tokens, its forks."""
         if len(tokens) <= 1:
             return [sequence]
+        forks: list[Sequence] = []
         try:
-            forks = [self.scheduler.fork(sequence, token.index) for token in tokens[1:]]
+            forks.extend(self.scheduler.fork(sequence, token.index) for token in tokens[1:])
         except Exception as exc:
+            for fork in forks:
+                self.scheduler.discard(fork)
             self._end(sequence, "error", error=_row_error(exc, sequence))
             return []
         sequence.stands_for = (sequence.index,)

@@ -15,10 +15,7 @@ A verified node has failed when it closed. The constraint has gone back by itsel
 So after attempts that failed with the texts f1 .. fr an answer has the law of sequential sampling from the locally
 renormalised masks of the language without f1 .. fr: rejection without replacement.
 
-The budget-aware close holds across a retract. If a completion c fitted before it, then the tokens taken back followed
-by c are one of the same length that still fits: they spell the forced bytes, and c passes the predicates, so their
-text is none of those that failed. That one is kept where the constraint's own shortest completion (fewest bytes,
-perhaps more tokens) would not fit.
+The budget-aware close holds across a retract (engine/closing.py).
 
 Tokens that were handed to the caller are settled: a Retract that reaches behind them breaks the constraint's promise
 and is an EngineError.
@@ -28,9 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ids
 
+from safegen.engine import closing
 from safegen.engine.sequence import Sequence
 from safegen.errors import EngineError, RetractsExhausted
-from safegen.grammars.constraint import Constraint, NoCompletion, Retract
+from safegen.grammars.constraint import Constraint, Retract
 
 
 def advance(sequence: Sequence, constraint: Constraint, token_id: int, token_bytes: Ids[bytes | None]) -> int:
@@ -43,7 +41,7 @@ def advance(sequence: Sequence, constraint: Constraint, token_id: int, token_byt
     try:
         retract = constraint.advance((token_id,))
     except RetractsExhausted:
-        _cut(sequence, sequence.num_emitted_tokens, token_bytes)
+        cut(sequence, sequence.num_emitted_tokens, token_bytes)
         raise
     if retract is None:
         return 0
@@ -53,22 +51,21 @@ def advance(sequence: Sequence, constraint: Constraint, token_id: int, token_byt
             f"the constraint (at #{retract.pointer}) takes output back to {kept} tokens; "
             f"{num_committed} are committed and {sequence.num_emitted_tokens} of them were settled"
         )
-    known, num_left = sequence.closing, sequence.num_tokens_left
-    dropped = _cut(sequence, kept, token_bytes)
+    dropped = cut(sequence, kept, token_bytes)
+    sequence.num_retracts += 1
     _check_attempts(sequence, retract)
-    try:
-        sequence.closing = tuple(constraint.shortest_completion())
-    except NoCompletion:
-        sequence.closing = None
-    too_long = sequence.closing is None or len(sequence.closing) > sequence.num_tokens_left
-    if known is not None and len(known) <= num_left and too_long:
-        sequence.closing = dropped + known
+    known = None if sequence.closing is None else sequence.closing.back_to(kept, dropped)
+    latest = closing.ask(constraint, kept)
+    if latest is None and known is not None and known.num_kept < constraint.settled():
+        known = None
+    keep_known = latest is None or closing.is_worse(latest, known, sequence.context.max_tokens)
+    sequence.closing = known if keep_known else latest
     return num_committed + 1 - kept
 
 
-def _cut(sequence: Sequence, kept_tokens: int, token_bytes: Ids[bytes | None]) -> tuple[int, ...]:
+def cut(sequence: Sequence, kept_tokens: int, token_bytes: Ids[bytes | None]) -> tuple[int, ...]:
     """Take back the tokens past kept_tokens, and the bytes that stop strings were looked for in; returns the tokens."""
-    dropped = sequence.retract(kept_tokens)
+    dropped = sequence.cut(kept_tokens)
     sequence.stops.rewind(b"".join(token_bytes[token_id] or b"" for token_id in sequence.output_ids(0, kept_tokens)))
     return dropped
 

@@ -2,7 +2,7 @@
 
 A request with n > 1 begins as one sequence that stands for all n (`stands_for`); when its prompt is computed it forks
 into n that share the prompt's blocks. A sequence has no phase: `num_computed_tokens` chases `num_tokens_with_draft`,
-and the row of its last token is sampled when it arrives there. Only `commit` and `retract` touch its output ids.
+and the row of its last token is sampled when it arrives there. Only `commit` and `cut` touch its output ids.
 
 Committed is not settled: the constraint may still take output back (engine/retract.py). `take_settled` hands each token
 to the caller once, when no retract can reach it any more; log-probabilities wait here until then.
@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from safegen.engine.block_pool import BlockPool
+from safegen.engine.closing import Closing
 from safegen.engine.logits import History, LogitsPipeline
 from safegen.engine.request import Request, TokenLogprobs
 from safegen.engine.stops import StopMatcher
@@ -77,7 +78,7 @@ class Sequence:
         self.num_emitted_tokens = 0
         self.num_retracts = 0
         self.constraint: Constraint | None = request.constraint
-        self.closing: tuple[int, ...] | None = None
+        self.closing: Closing | None = None
         self.stops = StopMatcher(request.params.stop)
         self.num_cached_tokens: int | None = None
         self.first_scheduled_s: float | None = None
@@ -133,10 +134,11 @@ class Sequence:
         if self.context.pipeline.needs_counts:
             self._output_counts.update(ids)
 
-    def retract(self, kept_tokens: int) -> tuple[int, ...]:
+    def cut(self, kept_tokens: int) -> tuple[int, ...]:
         """Take back the output past the first kept_tokens, which are at least those emitted; returns it.
 
-        `Scheduler.retracted` must follow: blocks, hashes and `num_computed_tokens` still cover what is gone.
+        If the sequence goes on, `Scheduler.retracted` must follow: blocks, hashes and `num_computed_tokens` still cover
+        what is gone.
         """
         dropped = self.output_ids(kept_tokens, self.num_output_tokens)
         del self._token_ids[self.num_prompt_tokens + kept_tokens :]
@@ -144,7 +146,6 @@ class Sequence:
         if self.context.pipeline.needs_counts:
             self._output_counts -= Counter(dropped)  # in place, and leaves no zero behind
         self.draft = ()
-        self.num_retracts += 1
         return dropped
 
     def take_settled(self, num_settled: int) -> tuple[tuple[int, ...], tuple[TokenLogprobs, ...]]:

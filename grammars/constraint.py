@@ -66,7 +66,9 @@ class ConstraintViolation(Exception):
 
 
 class NoCompletion(Exception):
-    """No short completion is known from here: an open verified node has no value at hand that passes its check."""
+    """No short completion is known from here: a verified node that is open or yet to come has no value at hand that
+    passes its check, as an array of unique items that already holds two equal ones. The text may have to be taken
+    back."""
 
 
 class Constraint(Protocol):
@@ -108,7 +110,7 @@ class Constraint(Protocol):
     def shortest_completion(self) -> tuple[int, ...]:
         """Tokens (stop id not included) that reach a whole answer in the fewest bytes; empty when it can end now.
 
-        They pass the checks of verified nodes; only where no text at all does, one that fails is given.
+        They pass the checks of verified nodes. Raises NoCompletion where none is known that does.
         """
         ...
 

@@ -326,10 +326,16 @@ def test_constraint_failure_ends_its_row_alone(method: str) -> None:
         assert outcomes[other.request_id, 0].token_ids == [OPEN] * 8
 
 
-def test_fork_failure_ends_all_samples_of_its_request_alone() -> None:
+@pytest.mark.parametrize("num_good", [0, 1, 2])  # the first is of the mask, the others of samples
+def test_fork_failure_ends_all_samples_of_its_request_alone(num_good: int) -> None:
     class Unforkable(BracketConstraint):
+        num_forks = 0
+
         def fork(self) -> BracketConstraint:
-            raise ValueError("cannot fork")
+            self.num_forks += 1
+            if self.num_forks > num_good:
+                raise ValueError("cannot fork")
+            return super().fork()
 
     broken = Request(
         "broken",

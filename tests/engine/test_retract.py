@@ -16,7 +16,7 @@ from safegen.engine.backend import ForwardBatch
 from safegen.engine.core import EngineCore
 from safegen.engine.request import FinishedEvent, Request, SamplingParams, TokensEvent
 from safegen.errors import EngineError, InvalidOutput, RequestError, RetractsExhausted
-from safegen.grammars.constraint import Retract
+from safegen.grammars.constraint import NoCompletion, Retract
 from tests.support.engine_driver import STOP, TOKEN_BYTES, Outcome, Outcomes, check, collect, drive, make_core, naive
 from tests.support.engine_driver import make_request as plain_request
 from tests.support.fake_backend import FakeBackend
@@ -54,7 +54,8 @@ DOOMED = frozenset(
 )
 ENDS = frozenset([b"x", b"x[aa]", b"x[bb]", b"x[aa]y"])
 NOTHING = frozenset([b"x[aa]", b"x[bb]_[cc]", b"[aa]y"])
-LANGUAGES = (TRIPLES, PAIRS, NESTED, DOOMED, ENDS, NOTHING)
+LONG = frozenset(b"x" + array for array in arrays("ab", [1, 2, 3, 4, 5]))
+LANGUAGES = (TRIPLES, PAIRS, NESTED, LONG, DOOMED, ENDS, NOTHING)
 
 
 def token(text: bytes) -> int:
@@ -345,7 +346,7 @@ def test_a_retract_outside_what_may_be_taken_back_ends_its_row_alone(kept_tokens
     backend = FakeBackend()
     prefer(backend, 2, [b"x", b"[", b"a", b"aa", b"]"])
     asked = Request(
-        "a", (1, 2), SamplingParams(max_tokens=9), frozenset({STOP}), Broken(TRIPLES, TOKENS, frozenset({STOP}))
+        "a", (1, 2), SamplingParams(max_tokens=60), frozenset({STOP}), Broken(TRIPLES, TOKENS, frozenset({STOP}))
     )
     outcome = drive(core_of(backend), [asked])["a", 0]
     error = outcome.finished.error if outcome.finished else None
@@ -473,28 +474,83 @@ def test_stop_strings_see_only_text_that_stays(stop: str) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 14))
-@pytest.mark.parametrize("language", [TRIPLES, PAIRS, NESTED], ids=["triples", "pairs", "nested"])
+@pytest.mark.parametrize("language", [TRIPLES, PAIRS, NESTED, LONG], ids=["triples", "pairs", "nested", "long"])
 def test_budget_aware_close_gives_an_answer_that_passes_however_often_it_goes_back(
     max_tokens: int, language: Texts
 ) -> None:
     requests = [
         request(f"r{seed}", [1, seed], language, max_tokens=max_tokens, temperature=2.0, seed=seed) for seed in range(9)
     ]
-    shortest = [len(VerifiedConstraint(language, TOKENS, frozenset()).shortest_completion()) for _ in requests]
-    for one, outcome, least in zip(requests, drive(core_of(), requests).values(), shortest):
+    shortest = VerifiedConstraint(language, TOKENS, frozenset()).shortest_completion()
+    outcomes = drive(core_of(), [fresh(one) for one in requests])
+    for one, outcome in zip(requests, outcomes.values()):
         finished = outcome.finished
         assert finished is not None and finished.usage.completion_tokens <= max_tokens
-        if least <= max_tokens:
+        if len(shortest) <= max_tokens:
             text = text_of(outcome.token_ids)
             assert text in language and holds(text), f"{text!r} of {one.request_id}"
+    assert_as_naive(requests, outcomes)
+
+
+def close_of(attempts: list[list[bytes]], language: Texts, max_tokens: int) -> tuple[list[bytes], EngineCore, Outcome]:
+    backend = FakeBackend()
+    core = core_of(backend)
+    prefer(backend, 2, *attempts)
+    asked = request("a", [1, 2], language, max_tokens=max_tokens, logprobs=0)
+    outcome = drive(core, [asked])["a", 0]
+    assert outcome.finished is not None and (outcome.reason, outcome.finished.forced_close) == ("length", True)
+    assert outcome.finished.text_bytes == len(text_of(outcome.token_ids))
+    return [text_of([token_id]) for token_id in outcome.token_ids], core, outcome
+
+
+def test_text_that_only_a_retract_can_end_is_taken_back_at_the_limit() -> None:
+    drawn = [b"x", b"[", b"a", b"a", b"b", b"b", b"b", b"]"]
+    tokens, core, outcome = close_of([drawn], LONG, 6)
+    assert tokens == [b"x", b"[", b"a", b"]"]  # the shortest answer that was known after "x[a"
+    assert [entry.token_id for entry in outcome.logprobs] == outcome.token_ids[:3]
+    assert core.stats().retracts == 0
 
 
 def test_the_close_known_before_a_retract_is_kept_where_the_constraints_own_no_longer_fits() -> None:
+    # known after two tokens: "b" "a" "]" ")"; from the start, where it goes back to, byte by byte there are eleven
+    language = frozenset([b"x([ab][ab])", b"x([ab][ba])"])
+    drawn = [b"x([ab", b"][", b"a", b"b", b"])"]
+    tokens, core, outcome = close_of([drawn, [b"x"]], language, 6)
+    assert tokens == [b"x([ab", b"][", b"b", b"a", b"]", b")"]
+    assert outcome.logprobs == []  # none of these was drawn in the end
+    assert core.stats().retracts == 1
+
+
+def test_a_close_from_before_a_doomed_part_outlives_its_retracts() -> None:
+    language = frozenset([b"p[aa]", b"p[aabb]", b"r[ab]"])
+    drawn = [b"p", b"[", b"a", b"a", b"]"], [b"p", b"[", b"a", b"a", b"b"]
+    tokens, core, _ = close_of([*drawn], language, 5)
+    assert tokens == [b"r", b"[", b"a", b"b", b"]"]
+    assert core.stats().retracts == 1
+
+
+class Forgetful(VerifiedConstraint):
+    """Knows no completion while an array is still to come."""
+
+    def shortest_completion(self) -> tuple[int, ...]:
+        if self.text and self.text.count(b"]") < 2:
+            raise NoCompletion("no array is at hand")
+        return super().shortest_completion()
+
+
+@pytest.mark.parametrize("max_tokens", range(9, 40))
+def test_where_no_end_is_known_the_known_answer_is_closed_near_the_limit_and_given_up_far_from_it(
+    max_tokens: int,
+) -> None:
     backend = FakeBackend()
-    prefer(backend, 2, [b"x", b"[aa]", b"_", b"[aa]"], [b"x[", b"a", b"b", b"]_", b"[", b"b", b"b", b"]"])
-    asked = request("a", [1, 2], PAIRS, max_tokens=6)
-    wanted = reference(asked, 0, TOKENS)
-    assert_as_reference(drive(core_of(), [fresh(asked)])["a", 0], wanted)
+    prefer(backend, 2, [b"x", b"[", b"b", b"a", b"]", b"_", b"[", b"c", b"]"])
+    stop_ids = frozenset({STOP})
+    asked = Request("a", (1, 2), SamplingParams(max_tokens=max_tokens), stop_ids, Forgetful(PAIRS, TOKENS, stop_ids))
+    outcome = drive(core_of(backend), [asked])["a", 0]
+    # "]", the fifth token, settles text past "x[", the last from which an end was known, "ab]_[a]"
+    is_near = max_tokens - 4 <= 2 * 7 + 16
+    assert text_of(outcome.token_ids) == (b"x[ab]_[a]" if is_near else b"x[ba]_[c]")
+    assert outcome.finished is not None and outcome.finished.forced_close == is_near
 
 
 def test_no_number_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from safegen.engine.logits import History, LogitsPipeline, RowBuffers
 from safegen.engine.request import Request, TokenLogprobs
 from safegen.engine.rng import uniform
 from safegen.engine.sampler import draw, token_logprobs
 from safegen.errors import RetractsExhausted
-from safegen.grammars.constraint import MaskRows
+from safegen.grammars.constraint import Constraint, MaskRows, NoCompletion
 from tests.support.engine_driver import TOKEN_BYTES
 from tests.support.fake_backend import FAKE_VOCAB, prefix_logits
 
@@ -43,6 +44,13 @@ def stop_found(pieces: list[bytes], stops: Sequence[str], min_tokens: int) -> st
     return None
 
 
+def completion_of(constraint: Constraint) -> tuple[int, ...] | None:
+    try:
+        return constraint.shortest_completion()
+    except NoCompletion:
+        return None
+
+
 def reference(
     of: Request, index: int = 0, token_bytes: Sequence[bytes | None] = TOKEN_BYTES, max_retracts: int = 64
 ) -> Reference:
@@ -51,8 +59,20 @@ def reference(
     pipeline = LogitsPipeline(params, of.prompt_ids, of.stop_ids, RowBuffers(FAKE_VOCAB))
     assert of.constraint is not None
     constraint = of.constraint.fork()
-    closing = constraint.shortest_completion()
     output = made.token_ids
+    answer = completion_of(constraint)  # a whole answer that is known: it is closed as that if need be
+
+    def forced_close(answer: tuple[int, ...]) -> Reference:
+        agreeing = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(output, answer)))
+        del made.logprobs[agreeing:]
+        output[:] = answer
+        made.forced_close = True
+        return made
+
+    def completed() -> tuple[int, ...] | None:
+        completion = completion_of(constraint)
+        return None if completion is None else (*output, *completion)
+
     while True:
         made.states.add(tuple(output))
         rows = MaskRows.allocate(1, FAKE_VOCAB)
@@ -63,8 +83,7 @@ def reference(
         if token_id in of.stop_ids:
             made.reason = "stop"
             return made
-        num_left = max_tokens - len(output)
-        fits = len(closing) <= num_left
+        fitted = answer is not None and len(answer) <= max_tokens
         try:
             retract = constraint.advance([token_id])
         except RetractsExhausted:
@@ -73,26 +92,22 @@ def reference(
             return made
         if retract is not None:
             made.num_retracts += 1
-            dropped = output[retract.kept_tokens :]
             del output[retract.kept_tokens :], made.logprobs[retract.kept_tokens :]
             if made.num_retracts > max_retracts or constraint.is_complete():
                 made.reason = "error" if made.num_retracts > max_retracts else "stop"
                 return made
-            known, closing = (*dropped, *closing), constraint.shortest_completion()
-            if fits and len(closing) > max_tokens - len(output):
-                closing = known
+            latest = completed()
+            if latest is not None and not (fitted and len(latest) > max_tokens):
+                answer = latest
             continue
-        if closing and fits and closing[0] == token_id:
-            closing = closing[1:]
-        else:
-            known, closing = closing, constraint.shortest_completion()
-            if fits and len(closing) > num_left - 1:
-                output.extend(known)
-                made.forced_close = True
-                return made
         if params.logprobs is not None:
             made.logprobs.append(token_logprobs(row, target, token_id, params.logprobs))
         output.append(token_id)
+        if not (fitted and answer is not None and answer[: len(output)] == tuple(output)):
+            latest = completed()
+            if fitted and answer is not None and latest is not None and len(latest) > max_tokens:
+                return forced_close(answer)
+            answer = latest or answer
         if constraint.is_complete():
             made.reason = "stop"
             return made
@@ -101,5 +116,7 @@ def reference(
             made.reason = "stop"
             return made
         if len(output) >= max_tokens:
+            if completion_of(constraint) is None and answer is not None and len(answer) <= max_tokens:
+                return forced_close(answer)
             made.forced_close = constraint.can_end()
             return made

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import product
 
 from safegen.errors import RetractsExhausted
-from safegen.grammars.constraint import WORD_BITS, Constraint, ConstraintViolation, MaskRows, Retract
+from safegen.grammars.constraint import WORD_BITS, Constraint, ConstraintViolation, MaskRows, NoCompletion, Retract
 
 OPENING, CLOSING = b"[(", b"])"
 Texts = frozenset[bytes]
@@ -153,9 +153,9 @@ class VerifiedConstraint:
 
     def shortest_completion(self) -> tuple[int, ...]:
         right = [text for text in right_texts(self.language) if text.startswith(self._ahead)]
-        live = live_texts(self.language, self.failed)
-        texts = right or [text for text in live if text.startswith(self._ahead)]
-        text = min(texts, key=lambda text: (len(text), text))
+        if not right:
+            raise NoCompletion("every text from here fails")
+        text = min(right, key=lambda text: (len(text), text))
         return tuple(self.token_bytes.index(text[place : place + 1]) for place in range(len(self.text), len(text)))
 
     def fork(self) -> VerifiedConstraint:
