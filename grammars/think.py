@@ -52,11 +52,13 @@ class ThinkSyntax:
 @dataclass(frozen=True, slots=True)
 class Reasoning:
     """Where the text stands before the end marker. num_start_bytes: those of the start marker still to come. tail: the
-    last bytes of the reasoning, as many as a marker or a character could have begun in. num_tokens: counted so far."""
+    last bytes of the reasoning, as many as a marker or a character could have begun in. num_tokens: counted so far.
+    is_given: a retract forces what comes next, through the end marker, so the cap is of no matter."""
 
     num_start_bytes: int
     tail: bytes = b""
     num_tokens: int = 0
+    is_given: bool = False
 
     def after(self, piece: bytes, syntax: ThinkSyntax) -> Reasoning | None:
         """None once the end marker is complete."""
@@ -66,7 +68,7 @@ class Reasoning:
         if syntax.end in text:
             return None
         kept = max(len(syntax.end) - 1, _MAX_CONTINUATION_BYTES)
-        return Reasoning(0, text[-kept:], self.num_tokens + 1)
+        return Reasoning(0, text[-kept:], self.num_tokens + 1, self.is_given)
 
     def closing(self, syntax: ThinkSyntax) -> Closing:
         """The way to the end marker, for when the cap is reached."""
@@ -168,10 +170,11 @@ class ThinkConstraint:
         return None if retract is None else self._retracted(retract)
 
     def _retracted(self, retract: Retract) -> Retract:
-        """Only nodes of the answer are verified, so at the furthest the token that straddled the marker is undone."""
+        """Only nodes of the answer are verified, so at the furthest the token that straddled the marker is undone. Its
+        bytes through the marker are forced, cut into other tokens perhaps, more than the cap would let pass."""
         self._num_advanced = retract.kept_tokens
-        if retract.kept_tokens <= self._switched_at:
-            self._reasoning = self._before_switch
+        if self._before_switch is not None and retract.kept_tokens <= self._switched_at:
+            self._reasoning = replace(self._before_switch, is_given=True)
         return replace(retract, kept_tokens=retract.kept_tokens - self._num_prompted)
 
     def settled(self) -> int:
@@ -201,7 +204,7 @@ class ThinkConstraint:
 
     def _is_capped(self, reasoning: Reasoning) -> bool:
         limit = self._compiled.syntax.max_tokens
-        return limit is not None and reasoning.num_tokens >= limit
+        return limit is not None and reasoning.num_tokens >= limit and not reasoning.is_given
 
     def _close(self, row: NDArray[np.int32], reasoning: Reasoning) -> None:
         """Leave in a row the tokens that agree with the closing."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from safegen._native import Builder, Predicate
 from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract
 from safegen.grammars.json_schema import compile_json_schema
 from safegen.grammars.markers import compile_free_text
@@ -327,33 +328,43 @@ def test_random_generations_have_capped_reasoning_and_a_valid_answer(vocabulary:
         assert answer in {"[]", *(f"[{a}{b}]" for a in ('"a"', "7") for b in ("", ',"a"', ",7"))}
 
 
-class Retracting:
-    """A machine that takes back what it is told to at the next advance."""
-
-    def __init__(self, kept_tokens: int) -> None:
-        self.kept_tokens = kept_tokens
-
-    def advance(self, ids: Sequence[int]) -> Retract:
-        return Retract(self.kept_tokens, b"", "/items")
+def distinct_digits(cap: int | None) -> ThinkProgram:
+    """Reasoning, then two digits that must differ, which shows when the array has closed."""
+    syntax, builder = ThinkSyntax(START, END, cap), Builder()
+    digit = builder.lexeme(builder.byte_set([(ord("1"), ord("3"))]))
+    pair = builder.verified(builder.array([], digit, 2, 2), Predicate.unique_items(), pointer="/pair")
+    return ThinkProgram(builder.build(syntax.wrap()(builder, pair)), syntax)
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_retract_of_the_straddling_token_leads_back_into_the_reasoning(vocabulary: Vocabulary, begun: bool) -> None:
-    constraint = ThinkConstraint(compiled(2), vocabulary, begun=begun)
-    constraint.advance(([] if begun else [token(b"<t>")]) + [token(b"a"), token(b"a")])
-    closing = constraint.forced()
-    constraint.advance([token(b"</t>y")])
-    assert constraint.forced() == b"es"
-    constraint._machine = Retracting(3)  # type: ignore[assignment]
-    retract = constraint.advance([token(b"e")])
-    assert retract is not None
-    assert retract.kept_tokens == (2 if begun else 3)
-    assert constraint.forced() == closing == END
+def test_a_retract_of_the_straddling_token_leads_back_into_the_reasoning(begun: bool) -> None:
+    texts: list[bytes | None] = [*(bytes([byte]) for byte in range(256)), b"abc</t>[", None]
+    constraint = ThinkConstraint(distinct_digits(2), Vocabulary(texts, [257]), begun=begun)
+    start = [] if begun else [*START]
+    constraint.advance([*start, ord("x")])
+    assert constraint.settled() == len(start) + 1
+    constraint.advance([256, *b"1,1"])
+    retract = constraint.advance([*b"]"])
+    assert retract == Retract(len(start) + 1, b"abc</t>", "/pair")
+    for byte in b"abc</t>":  # more tokens than the cap lets pass, but they were one
+        assert constraint.forced().startswith(bytes([byte]))
+        rows = MaskRows.allocate(1, len(texts))
+        constraint.fill((), rows)
+        assert byte in np.flatnonzero(rows.bools(0))
+        assert set(np.flatnonzero(rows.bools(0))) <= {byte, 256}
+        constraint.advance([byte])
+    constraint.advance([*b"[1,2]"])
+    assert constraint.is_complete()
+    assert constraint.settled() == len(start) + 1 + 7 + 5
 
 
-def test_a_retract_inside_the_answer_stays_in_it(vocabulary: Vocabulary) -> None:
-    constraint = ThinkConstraint(compiled(1), vocabulary)
-    constraint.advance([token(b"<t>"), token(b"a"), token(b"</t>"), token(b"n")])
-    constraint._machine = Retracting(3)  # type: ignore[assignment]
-    constraint.advance([token(b"o")])
-    assert constraint._reasoning is None
+def test_a_retract_inside_the_answer_stays_in_it() -> None:
+    texts: list[bytes | None] = [*(bytes([byte]) for byte in range(256)), None]
+    constraint = ThinkConstraint(distinct_digits(1), Vocabulary(texts, [256]))
+    assert constraint.advance([*b"<t>a</t>[2,2]"]) == Retract(8, b"", "/pair")
+    constraint.advance([*b"[2,"])
+    rows = MaskRows.allocate(1, len(texts))
+    constraint.fill((), rows)
+    assert set(np.flatnonzero(rows.bools(0))) <= {*b"123"}
+    constraint.advance([*b"1]"])
+    assert constraint.is_complete()
