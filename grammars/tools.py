@@ -57,15 +57,19 @@ def compile_tools(
     can.
     """
     remaining, dropped = dict(schemas), dict[str, SchemaError]()
+    one_by_one = False
     while remaining:
         builder = schema_builder(options, limits, make_builder)
         try:
-            calls, findings = _call_nodes(builder, remaining, syntax.form, options, limits)
+            calls, findings = _call_nodes(builder, remaining, syntax.form, options, limits, check_empty=one_by_one)
         except _BadTool as bad:
             if not drop:
                 raise bad.error from bad
             dropped[bad.name] = bad.error
             del remaining[bad.name]
+            continue
+        if not one_by_one and builder.node_is_empty(builder.sequence(calls)):
+            one_by_one = True  # slower; it names the tool
             continue
         return CompiledTools(_build(builder, calls, syntax, wrap), findings, dropped)
     reasons = "; ".join(str(error) for error in dropped.values())
@@ -80,12 +84,18 @@ class _BadTool(Exception):
 
 
 def _call_nodes(
-    builder: Builder, schemas: Mapping[str, str], form: ToolFormat, options: SchemaOptions, limits: Limits
+    builder: Builder,
+    schemas: Mapping[str, str],
+    form: ToolFormat,
+    options: SchemaOptions,
+    limits: Limits,
+    *,
+    check_empty: bool,
 ) -> tuple[list[int], tuple[Finding, ...]]:
     calls, findings = [], list[Finding]()
     for name, schema in schemas.items():
         try:
-            lowered = lower_schema(builder, schema, options, limits)
+            lowered = lower_schema(builder, schema, options, limits, check_empty=check_empty)
         except SchemaError as error:
             raise _BadTool(name, tool_error(name, error)) from error
         written = builder.lexeme(builder.literal(json.dumps(name, ensure_ascii=False).encode()))

@@ -109,8 +109,8 @@ class Builder:
     ) -> int:
         """prefix: nodes of the first items; rest: node of further ones, None forbids them. low, high: item counts.
 
-        unique: items must differ as JSON values. An item that repeats cannot be ended; where it cannot go on either, the
-        matcher goes back to the item's start (see Matcher.advance). Free strings never need that.
+        unique: items must differ as JSON values. An item that repeats cannot be ended; where it cannot go on either,
+        the matcher goes back to the item's start (see Matcher.advance). Free strings never need that.
         """
     def counted_array(
         self,

@@ -15,10 +15,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DeltaEvent:
-    """New text. Never half a code point, never a piece that a stop string may still claim."""
+    """New text. Never half a code point, never a piece that a stop string may still claim.
+
+    thinking: it belongs to the reasoning of a Think type, whose markers count as such.
+    """
 
     text: str
     index: int = 0
+    thinking: bool = False
     type: Literal["delta"] = "delta"
 
 

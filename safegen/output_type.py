@@ -58,8 +58,8 @@ class OutputType(Generic[T]):
 
     kind: how the text is read. program: what the decoder is held to, None for free text. shown: what the model is
     told. findings: how each keyword of the schema is handled. compile_ms: what compiling took. labels: of a Choice.
-    partial: makes a reader of snapshots. template_tools: of Tools. markers: texts of the wire format; a control token
-    that stands in one of them counts as its text. think: of a Think.
+    partial: makes a reader of snapshots, of the answer without reasoning. template_tools: of Tools. markers: texts of
+    the wire format; a control token that stands in one of them counts as its text. think: of a Think.
     """
 
     kind: Kind
@@ -270,13 +270,13 @@ def _compile_tools(
 
 def _compile_think(spec: Think, limits: Limits, options: SchemaOptions | None) -> OutputType[Any]:
     from safegen.grammars.think import ThinkProgram, ThinkSyntax
-    from safegen.think import PartialThink, ThinkType
+    from safegen.think import ThinkType
 
     syntax = ThinkSyntax(spec.start.encode(), spec.end.encode(), spec.max_tokens)
     inner = _compile(spec.inner, limits, options, syntax.wrap())
     assert inner.program is not None  # a wrapped type has one
     think = ThinkType(ThinkProgram(inner.program, syntax), spec.start, spec.end)
-    answer, tools = inner.partial, inner.template_tools
+    tools = inner.template_tools
 
     def read(text: str) -> Any:
         reasoning, found = think.split(text)
@@ -294,7 +294,6 @@ def _compile_think(spec: Think, limits: Limits, options: SchemaOptions | None) -
         kind="think",
         shown=told(inner.shown),
         _read=read,
-        partial=None if answer is None else lambda: PartialThink(spec.end, answer()),
         template_tools=None if tools is None else replace(tools, shown=told(tools.shown)),
         markers=(*inner.markers, spec.start, spec.end),
         think=think,

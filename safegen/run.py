@@ -16,6 +16,7 @@ from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent, StreamEvent
 from safegen.output_type import OutputType
 from safegen.result import Result, Status
 from safegen.text_stream import TextStream
+from safegen.think import ThinkStream
 
 
 class Run:
@@ -46,10 +47,12 @@ class Run:
         """Take the next event of the engine. The last one of the last sequence judges the answers."""
         sample = self._samples[event.index]
         shown: list[StreamEvent] = []
-        text = sample.take(event)
-        if text:
-            shown.append(DeltaEvent(text, event.index))
-        if sample.partial is not None and text and sample.partial.feed(text):
+        reasoning, answer = sample.take(event)
+        if reasoning:
+            shown.append(DeltaEvent(reasoning, event.index, thinking=True))
+        if answer:
+            shown.append(DeltaEvent(answer, event.index))
+        if sample.partial is not None and answer and sample.partial.feed(answer):
             shown.append(SnapshotEvent(sample.partial.snapshot(), event.index))
         if isinstance(event, FinishedEvent) and all(each.finished for each in self._samples):
             first, *others = [each.judge() for each in self._samples]
@@ -70,10 +73,11 @@ class _Sample:
         self._text: list[str] = []
         self._logprobs: list[TokenLogprobs] = []
         self.partial = output_type.partial() if snapshots and output_type.partial is not None else None
+        self._think_stream = ThinkStream(output_type.think) if output_type.think is not None else None
         self.finished: FinishedEvent | None = None
 
-    def take(self, event: Event) -> str:
-        """The text that the event makes certain."""
+    def take(self, event: Event) -> tuple[str, str]:
+        """The text that the event makes certain: of the reasoning, and of the answer."""
         if isinstance(event, TokensEvent):
             text = self._text_stream.feed(event.token_ids)
             self._logprobs.extend(event.logprobs)
@@ -81,7 +85,7 @@ class _Sample:
             text = self._text_stream.finish(event.text_bytes)
             self.finished = event
         self._text.append(text)
-        return text
+        return ("", text) if self._think_stream is None else self._think_stream.feed(text)
 
     def judge(self) -> Result[Any]:
         assert self.finished is not None

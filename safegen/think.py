@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from safegen.grammars.think import ThinkProgram
+if TYPE_CHECKING:
+    from safegen.grammars.think import ThinkProgram
 
 
 class Partial(Protocol):
@@ -34,23 +35,29 @@ class ThinkType:
         return reasoning, answer if found else None
 
 
-class PartialThink:
-    """Feeds a reader of the answer with what comes after the end marker."""
+class ThinkStream:
+    """Splits a text that comes piece by piece where `ThinkType.split` would."""
 
-    def __init__(self, end: str, answer: Partial) -> None:
-        self._end = end
-        self._answer = answer
-        self._tail: str | None = ""  # of the reasoning, where a marker may have begun; None once it has ended
+    def __init__(self, think: ThinkType) -> None:
+        self._start, self._end = think.start, think.end
+        self._at_start = True
+        self._tail = ""  # of the reasoning, where a marker may have begun
+        self._ended = False
 
-    def feed(self, text: str) -> bool:
-        if self._tail is None:
-            return self._answer.feed(text)
-        _, found, answer = (self._tail + text).partition(self._end)
-        if not found:
-            self._tail = (self._tail + text)[-len(self._end) :]
-            return False
-        self._tail = None
-        return self._answer.feed(answer)
-
-    def snapshot(self) -> Any:
-        return self._answer.snapshot()
+    def feed(self, text: str) -> tuple[str, str]:
+        """The parts of `text` before and after the end of the reasoning. The markers belong to the former."""
+        if self._ended:
+            return "", text
+        self._tail += text
+        if self._at_start:
+            if len(self._tail) < len(self._start) and self._start.startswith(self._tail):
+                return text, ""
+            self._tail = self._tail.removeprefix(self._start)
+            self._at_start = False
+        place = self._tail.find(self._end)
+        if place < 0:
+            self._tail = self._tail[max(0, len(self._tail) - len(self._end) + 1) :]
+            return text, ""
+        self._ended = True
+        answer = self._tail[place + len(self._end) :]
+        return text.removesuffix(answer), answer

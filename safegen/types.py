@@ -125,6 +125,8 @@ class Think:
             value = getattr(self, name)
             if not isinstance(value, str) or (name == "end" and not value) or not _is_encodable(value):
                 raise RequestError(f"{name} is a text, got {value!r}", field=name, value=value)
+        if self.end in self.start:
+            raise RequestError("start cannot hold the end marker", field="start", value=self.start)
 
 
 def _is_encodable(text: str) -> bool:

@@ -85,15 +85,23 @@ def compile_json_schema(
 
 
 def lower_schema(
-    builder: Builder, schema: Schema, options: SchemaOptions | None = None, limits: Limits | None = None
+    builder: Builder,
+    schema: Schema,
+    options: SchemaOptions | None = None,
+    limits: Limits | None = None,
+    *,
+    check_empty: bool = True,
 ) -> LoweredSchema:
     """Add a schema to a builder, which may hold others: `schema_builder` makes one with the settings of the options.
+
+    check_empty: whether some text is legal is asked at once. It costs a walk over the whole builder, so a caller who
+    adds many schemas may leave it out and ask `node_is_empty` for all of them together.
 
     Raises what `compile_json_schema` raises; the builder is then spoilt, as it may hold nodes that lead nowhere.
     """
     options, limits = options or SchemaOptions(), limits or Limits()
     document = Document(load_schema(schema, limits))
-    return LoweredSchema(_lower(builder, document, options, limits), _findings(document))
+    return LoweredSchema(_lower(builder, document, options, limits, check_empty), _findings(document))
 
 
 def schema_builder(options: SchemaOptions, limits: Limits, make_builder: Callable[..., Builder] = Builder) -> Builder:
@@ -145,11 +153,13 @@ def _build(
         raise _too_large(error) from error
 
 
-def _lower(builder: Builder, document: Document, options: SchemaOptions, limits: Limits) -> int:
+def _lower(
+    builder: Builder, document: Document, options: SchemaOptions, limits: Limits, check_empty: bool = True
+) -> int:
     algebra = Algebra(builder, limits)
     reader = Reader(document, algebra, options, limits)
     try:
-        return Lowering(reader, algebra, options, limits).root_node(reader.root())
+        return Lowering(reader, algebra, options, limits).root_node(reader.root(), check_empty=check_empty)
     except LimitExceeded as error:
         raise _too_large(error) from error
     except RecursionError:

@@ -30,14 +30,14 @@ class Lowering:
         self._nodes: dict[Term, int | None] = {algebra.terms.false: None}
         self._pending: list[tuple[Term, Shape, int]] = []
 
-    def root_node(self, term: Term) -> int:
+    def root_node(self, term: Term, *, check_empty: bool = True) -> int:
         """The node of a term and of everything below it. Raises SchemaError, also when no text is legal."""
         node = self.node(term)
         while self._pending:
             owner, shape, reserved = self._pending.pop()
             self.algebra.deadline.check(owner.pointer)
             self.builder.define(reserved, self._structure(shape, owner))
-        if node is None or self.builder.node_is_empty(node):
+        if node is None or (check_empty and self.builder.node_is_empty(node)):
             self._raise_unsatisfiable(term)
         return node
 

@@ -219,6 +219,17 @@ def test_the_others_live_where_bad_ones_are_dropped() -> None:
     assert {finding.pointer.split("/")[1] for finding in made.findings} == {"on", "o~1f"}
 
 
+def test_a_tool_that_no_arguments_satisfy_is_refused_by_name() -> None:
+    endless = '{"type":"object","properties":{"x":{"$ref":"#"}},"required":["x"]}'
+    with pytest.raises(SchemaError, match="tool 'endless'"):
+        compiled(ToolsSyntax(SHORT), {**SCHEMAS, "endless": endless})
+    made = compiled(
+        ToolsSyntax(SHORT), {"endless": endless, **SCHEMAS, "none": '{"type":"object","not":{}}'}, drop=True
+    )
+    assert list(made.dropped) == ["none", "endless"]
+    assert made.program.matches(b'<c>{"name":"o/f","arguments":{}}</c>')
+
+
 def test_no_tool_left_is_an_error_that_names_them_all() -> None:
     schemas: Sequence[str] = ("bad", "worse")
     with pytest.raises(SchemaError, match=r"tool 'bad'.*tool 'worse'"):

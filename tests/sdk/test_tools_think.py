@@ -19,6 +19,7 @@ from safegen.limits import Limits
 from safegen.llm import LLM
 from safegen.output_type import compile_type
 from safegen.runtime import Runtime
+from safegen.think import ThinkStream
 from safegen.tools import Tool
 from tests.support.sdk_fakes import MAX_CONTEXT, PAD, STOP, TOKEN_BYTES, ByteTokenizer, ScriptedBackend, make_llm
 
@@ -203,6 +204,7 @@ def test_check_lists_the_findings_of_every_tool() -> None:
         (lambda: Think(int, max_tokens=True), RequestError),
         (lambda: Think(int, end=""), RequestError),
         (lambda: Think(int, start="\ud800"), RequestError),
+        (lambda: Think(int, start="<a>", end=">"), RequestError),
         (lambda: Think(Choice(["a"], probabilities=True)), RequestError),
         (lambda: compile_type(Think(compile_type(int))), SchemaError),
         (lambda: compile_type(Tools), SchemaError),
@@ -332,6 +334,26 @@ def test_snapshots_begin_after_the_reasoning() -> None:
         snapshots = [event.value for event in events if isinstance(event, SnapshotEvent)]
     assert snapshots[-1] == {"a": 1, "b": 2}
     assert {"a": 9} not in snapshots
+
+
+@pytest.mark.parametrize("start", ["<think>", "", "<long start marker>"])
+@pytest.mark.parametrize("text", ["{s}a<b</</think>{{</think>", "</think>x", "{s}</think>", "{s}</think", "{s[0]}ab"])
+def test_a_stream_is_split_where_the_whole_text_is(start: str, text: str) -> None:
+    think = compile_type(Think(None, start=start)).think
+    assert think is not None
+    whole = text.format(s=start or "?")
+    for size in range(1, len(whole) + 1):
+        stream = ThinkStream(think)
+        parts = [stream.feed(whole[at : at + size]) for at in range(0, len(whole), size)]
+        assert "".join(answer for _, answer in parts) == (think.split(whole)[1] or "")
+        assert "".join(reasoning + answer for reasoning, answer in parts) == whole
+
+
+def test_deltas_say_what_is_reasoning() -> None:
+    with scripted("<think>hm</think>42") as llm, llm.stream("go", Think(int), max_tokens=90) as events:
+        deltas = [event for event in events if isinstance(event, DeltaEvent)]
+    assert "".join(delta.text for delta in deltas if delta.thinking) == "<think>hm</think>"
+    assert "".join(delta.text for delta in deltas if not delta.thinking) == "42"
 
 
 def test_tools_after_reasoning() -> None:
