@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -151,6 +152,11 @@ def python_adapter(spec: Any) -> Any:
         )
     if inspect.isroutine(spec) or any(spec is description for description in _DESCRIPTIONS):
         raise SchemaError(f"{spec!r:.80} is no output type", hint="pass a type, or an instance such as Regex('[0-9]+')")
+    if isinstance(spec, re.Pattern):
+        raise SchemaError(f"{spec!r:.80} is no output type", hint="pass its text: Regex(pattern.pattern)")
+    if hasattr(type(spec), "__pydantic_validator__") or (is_dataclass(spec) and not isinstance(spec, type)):
+        name = type(spec).__name__
+        raise SchemaError(f"{spec!r:.80} is a value, not an output type", hint=f"pass the class: {name}")
     from safegen.python_types import adapter_of
 
     return adapter_of(spec)

@@ -11,6 +11,7 @@ from safegen.engine.request import SamplingParams
 from safegen.errors import RequestError
 
 SAMPLING_NAMES = tuple(field.name for field in dataclasses.fields(SamplingParams))
+TYPE_NAMES = ("output_type", "response_format", "response_model", "format", "schema", "json_schema", "regex", "choices")
 CALL_NAMES = ("guards", "speculation", "show_schema", "cache_salt", "params")
 
 
@@ -48,6 +49,8 @@ def check_unsupported(guards: object, speculation: object) -> None:
 
 
 def _unknown_option(name: str) -> str:
+    if name in TYPE_NAMES:
+        return f"unknown option {name!r}; the output type is the second argument: generate(prompt, type)"
     near = difflib.get_close_matches(name, SAMPLING_NAMES + CALL_NAMES, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(SAMPLING_NAMES)}"
     return f"unknown option {name!r}{hint}"

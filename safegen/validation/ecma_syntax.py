@@ -227,6 +227,8 @@ class _Parser:
         return name
 
     def modifiers(self, flags: _Flags) -> _Flags:
+        if self.pattern.startswith("P<", self.position):
+            raise self.error("ECMA-262 writes a named group (?<name>...), not (?P<name>...)")
         on = self.take_while(_MODIFIERS)
         off = self.take_while(_MODIFIERS) if self.take("-") else ""
         if not self.take(":") or len(set(on + off)) != len(on + off) or not on + off:

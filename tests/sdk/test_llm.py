@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
@@ -190,6 +192,30 @@ def test_wrong_call_is_a_typed_error_in_generate_and_stream_and_a_refused_row_in
         assert refused.status == "refused"
         assert isinstance(refused.error, kind)
         assert served.status == "ok"
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (Even(number=2), "pass the class: Even"),
+        (Point(1), "pass the class: Point"),
+        (re.compile("a+"), r"Regex\(pattern.pattern\)"),
+    ],
+    ids=["a pydantic instance", "a dataclass instance", "a compiled pattern"],
+)
+def test_value_in_place_of_a_type_is_answered_with_what_to_pass(llm: LLM, given: Any, advice: str) -> None:
+    with pytest.raises(SchemaError, match=advice):
+        llm.generate("go", given)
+
+
+def test_group_named_as_in_python_is_answered_with_the_spelling_of_ecma(llm: LLM) -> None:
+    with pytest.raises(GrammarError, match=r"\(\?<name>"):
+        llm.generate("go", Regex(r"(?P<year>\d{4})"))
 
 
 @pytest.mark.parametrize("schema", [[1], "[1]", "{", '{"type": "integer", "type": "string"}', 5, "NaN"])

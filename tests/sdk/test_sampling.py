@@ -21,6 +21,12 @@ def test_unknown_option_is_refused_with_the_nearest_name() -> None:
     assert caught.value.field == "temprature"
 
 
+@pytest.mark.parametrize("name", ["output_type", "response_format", "schema", "regex"])
+def test_another_name_for_the_type_is_answered_with_the_argument_to_use(name: str) -> None:
+    with pytest.raises(RequestError, match="the output type is the second argument"):
+        merge_sampling(None, {name: int})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
