@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from safegen._native import Builder, Predicate
 from safegen.engine.backend import ForwardBatch
 from safegen.engine.config import EngineConfig
 from safegen.engine.core import EngineCore
@@ -165,3 +166,33 @@ def test_every_token_of_a_machine_without_verified_nodes_is_settled_at_once() ->
     with pytest.raises(ConstraintViolation):
         constraint.advance([TOKEN_BYTES.index(b"z")])
     assert constraint.settled() == 1
+
+
+@pytest.mark.parametrize("max_tokens", [4, 9, 40])
+def test_answers_that_the_native_machine_takes_back_end_with_items_that_differ(max_tokens: int) -> None:
+    builder = Builder()
+    row = builder.array([], builder.lexeme(builder.strings([b"1", b"2", b"3"])), 2, 3)
+    rows = builder.array([], builder.verified(row, Predicate.unique_items()), 2, 2)
+    program = builder.build(builder.verified(rows, Predicate.unique_items()))
+    core = EngineCore(RandomLogits(), TOKEN_BYTES, EngineConfig(kv_cache_memory=2000, max_num_seqs=64))
+    vocabulary = Vocabulary(TOKEN_BYTES, [STOP_ID])
+    closable = len(NativeConstraint(program, vocabulary).shortest_completion()) <= max_tokens
+    bias = {TOKEN_BYTES.index(piece): 60.0 for piece in (b"1", b"2", b"]", b",", b"[")}
+    for number_of in range(60):
+        params = SamplingParams(max_tokens=max_tokens, temperature=2.0, seed=number_of, logit_bias=bias)
+        constraint = NativeConstraint(program, vocabulary)
+        core.add(Request(str(number_of), (1, 2, 3), params, frozenset({STOP_ID}), constraint))
+    outcomes: Outcomes = {}
+    for _ in range(4000):
+        collect(core.step(), outcomes)
+        check(core)
+        if not core.has_work:
+            break
+    for outcome in outcomes.values():
+        text = b"".join(TOKEN_BYTES[token_id] or b"" for token_id in outcome.token_ids)
+        assert outcome.finished is not None and outcome.finished.error is None
+        if outcome.reason == "stop" or closable:
+            first, second = json.loads(text)
+            assert first != second and len(set(first)) == len(first) and len(set(second)) == len(second)
+    assert len(outcomes) == 60 and (core.stats().retracts > 10 or max_tokens == 4)
+    assert core.stats().free_blocks == core.stats().num_blocks
