@@ -7,7 +7,7 @@ This module imports neither torch nor transformers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -27,7 +27,8 @@ class SamplingParams:
     what the context leaves, at most 1,024. min_tokens: stop ids are masked before it (a complete constraint has the
     last word). stop: strings that end the output and are not part of it. stop_ids: further stop token ids. seed: None
     draws one. n: parallel samples. logprobs: how many top entries to report a token, None is off, 0 the token alone.
-    repetition_penalty: > 0, 1 is off. presence_penalty, frequency_penalty: [-2, 2]. logit_bias: token id -> bias.
+    repetition_penalty: [1e-6, 1e6], 1 is off. presence_penalty, frequency_penalty: [-2, 2]. logit_bias: token id ->
+    bias, [-1e30, 1e30] or -inf. (The bounds keep scores finite in float32.)
     """
 
     temperature: float = 0.0
@@ -47,13 +48,12 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        stop: str | tuple[str, ...] = self.stop
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
-        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
+        self._as_tuple("stop")
+        self._as_tuple("stop_ids")
         self._number("temperature", 0.0, math.inf)
         self._number("top_p", 0.0, 1.0, open_low=True)
         self._number("min_p", 0.0, 1.0)
-        self._number("repetition_penalty", 0.0, math.inf, open_low=True)
+        self._number("repetition_penalty", 1e-6, 1e6)
         self._number("presence_penalty", -2.0, 2.0)
         self._number("frequency_penalty", -2.0, 2.0)
         self._integer("top_k", 0)
@@ -70,18 +70,43 @@ class SamplingParams:
         if self.seed is not None:
             self._integer("seed", -(2**63), 2**64 - 1)
         for text in self.stop:
-            if not isinstance(text, str) or not text:
-                raise RequestError("stop takes non-empty strings", field="stop", value=text)
+            if not isinstance(text, str) or not text or not _is_unicode(text):
+                raise RequestError(
+                    f"stop takes non-empty strings without lone surrogates, got {text!r}", field="stop", value=text
+                )
+        for token in self.stop_ids:
+            self._token_id("stop_ids", token)
+        if not isinstance(self.logit_bias, Mapping):
+            raise RequestError(
+                f"logit_bias maps token ids to numbers, got {type(self.logit_bias).__name__}",
+                field="logit_bias",
+                value=self.logit_bias,
+            )
         for token, bias in self.logit_bias.items():
-            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-                raise RequestError("logit_bias keys are token ids >= 0", field="logit_bias", value=token)
-            if not isinstance(bias, int | float) or math.isnan(bias) or bias == math.inf:
-                raise RequestError("logit_bias values are finite numbers or -inf", field="logit_bias", value=bias)
+            self._token_id("logit_bias", token)
+            if not isinstance(bias, int | float) or not (-1e30 <= bias <= 1e30 or bias == -math.inf):
+                raise RequestError(
+                    f"logit_bias values lie in [-1e30, 1e30] or are -inf, got {bias!r:.40}",
+                    field="logit_bias",
+                    value=bias,
+                )
+
+    def _as_tuple(self, name: str) -> None:
+        values: object = getattr(self, name)
+        if isinstance(values, str) and name == "stop":
+            values = (values,)
+        if not isinstance(values, Iterable):
+            raise RequestError(f"{name} takes a list, got {values!r}", field=name, value=values)
+        object.__setattr__(self, name, tuple(values))
+
+    def _token_id(self, name: str, token: object) -> None:
+        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            raise RequestError(f"{name} holds token ids >= 0, got {token!r}", field=name, value=token)
 
     def _number(self, name: str, low: float, high: float, *, open_low: bool = False) -> None:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise RequestError(f"{name} must be a finite number, got {value!r}", field=name, value=value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
+            raise RequestError(f"{name} must be a finite number, got {value!r:.40}", field=name, value=value)
         if value < low or value > high or (open_low and value == low):
             bounds = f"{'(' if open_low else '['}{low}, {high}]"
             raise RequestError(f"{name} must lie in {bounds}, got {value!r}", field=name, value=value)
@@ -93,6 +118,21 @@ class SamplingParams:
         if value < low or (high is not None and value > high):
             upper = "" if high is None else f" and <= {high}"
             raise RequestError(f"{name} must be >= {low}{upper}, got {value}", field=name, value=value)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int past every float
+        return False
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,12 @@ class Runtime:
             )
         prompt_ids = self._encode(prompt, output_type if options.show_schema else None)
         stop_ids = self._tokenizer.stop_ids.union(params.stop_ids)
+        if max(stop_ids, default=0) >= len(self.token_bytes):
+            raise RequestError(
+                f"stop_ids holds {max(stop_ids)}; this model's ids are 0 .. {len(self.token_bytes) - 1}",
+                field="stop_ids",
+                value=max(stop_ids),
+            )
         return Job(prompt_ids, output_type, params, stop_ids, options.cache_salt)
 
     def work(self, prompt: Prompt, spec: Any, options: CallOptions) -> Work:
