@@ -7,6 +7,7 @@ on
   close too, whatever was in flight.
 - `on_event` runs on the engine's thread, must not block, and should only hand the event over. If it raises, its own
   request is cancelled, with that exception as the error; the others go on.
+- In a forked child the thread is not there: `submit` raises EngineClosed, `cancel` and `close` do nothing.
 - `close` stops the thread after the step that runs; so do the end of the interpreter and the collection of an engine
   that nobody refers to any more. (The loop therefore lives in an object of its own, without a reference to `Engine`.)
 """
@@ -14,6 +15,7 @@ on
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import weakref
@@ -206,9 +208,10 @@ class Engine:
         """token_bytes: bytes of every token id, None for those that stand for no text; ids past its end are never
         sampled. Raises RequestError for settings that do not fit the backend, CapacityError for too little memory."""
         self.config = EngineConfig() if config is None else config
+        self._process_id = os.getpid()
         self._loop = _Loop(EngineCore(backend, token_bytes, self.config), self.config.max_queue)
         self._thread = threading.Thread(target=self._loop.run, name="safegen-engine", daemon=True)
-        self._finalizer = weakref.finalize(self, _stop_quietly, self._loop, self._thread)
+        self._finalizer = weakref.finalize(self, _stop_quietly, self._loop, self._thread, self._process_id)
         self._thread.start()
 
     def submit(self, request: Request, on_event: OnEvent) -> None:
@@ -217,11 +220,14 @@ class Engine:
         Raises RequestError (empty prompt, ids out of range, prompt longer than the context, request_id in use),
         CapacityError (can never fit the KV cache), QueueFull (too many wait), EngineClosed.
         """
+        if self._is_forked:
+            raise EngineClosed("this process was forked from the engine's; start a new engine (LLM) in it")
         self._loop.submit(request, on_event)
 
     def cancel(self, request_id: str) -> None:
         """End a request's sequences as "cancelled", after the step that runs. Ids not in flight are ignored."""
-        self._loop.cancel(request_id)
+        if not self._is_forked:
+            self._loop.cancel(request_id)
 
     def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None:
         """Stop. Sequences in flight end as "cancelled" with EngineClosed as their error; with drain they are finished
@@ -229,6 +235,8 @@ class Engine:
 
         Raises EngineError if the thread still runs after timeout_s (a forward that hangs).
         """
+        if self._is_forked:
+            return
         self._loop.stop(drain=drain)
         if threading.current_thread() is self._thread:
             return
@@ -239,6 +247,11 @@ class Engine:
         if self._thread.is_alive():
             raise EngineError(f"the engine's thread did not stop within timeout_s={timeout_s}: a forward still runs")
         self._finalizer.detach()
+
+    @property
+    def _is_forked(self) -> bool:
+        """In a child the loop's lock may be held by the thread that was left behind, so it must not be asked for."""
+        return os.getpid() != self._process_id
 
     def stats(self) -> EngineStats:
         """Counts of this moment; any thread."""
@@ -253,7 +266,9 @@ class Engine:
         self.close()
 
 
-def _stop_quietly(loop: _Loop, thread: threading.Thread) -> None:
+def _stop_quietly(loop: _Loop, thread: threading.Thread, process_id: int) -> None:
+    if os.getpid() != process_id:
+        return
     loop.stop(drain=False)
     if threading.current_thread() is not thread:
         thread.join(_EXIT_TIMEOUT_S)

@@ -7,6 +7,7 @@ in float32: the CPU kernels compute in it, and nothing is rounded between a chun
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,10 @@ from safegen.kernels.api import AttentionPlan, KvLayer, Ops
 from safegen.kernels.api import ops as named_ops
 
 _KV_DTYPE = torch.float32
+
+# A forked child has none of the threads that torch believes in, and would wait for them forever.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 class ModelRunner:
