@@ -55,6 +55,8 @@ class Limits:
     max_states: states of one automaton.
     max_digits: digits of a number before the exponent. max_exponent_digits: digits of its exponent.
     max_whitespace: characters of one run of whitespace under whitespace="flexible".
+    max_nesting: arrays and objects inside one another in an answer (what reads it has such a limit too: pydantic's is
+    200, the validator's 256).
     cache_bytes: bytes of mask cache of one constraint.
     """
 
@@ -71,6 +73,7 @@ class Limits:
     max_digits: int = 64
     max_exponent_digits: int = 3
     max_whitespace: int = 40
+    max_nesting: int = 128
     cache_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:

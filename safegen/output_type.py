@@ -92,7 +92,8 @@ class TypeCache:
     def get(self, spec: Any) -> OutputType[Any]:
         if isinstance(spec, OutputType):
             return spec
-        key = (type(spec), spec)
+        # repr beside it: typing takes A | B and B | A for equal, and pydantic does not.
+        key = spec if isinstance(spec, type | JsonSchema | Regex | Choice) else (type(spec), spec, repr(spec))
         try:
             with self._lock:
                 if key in self._types:
@@ -190,8 +191,10 @@ def json_reader(
             hint="split the type, or raise Limits(max_schema_bytes=...)",
         )
     from safegen.validation import SchemaValidator
+    from safegen.validation.strict_json import MAX_DEPTH
 
-    validator = SchemaValidator(schema, formats=options.formats)
+    depth = max(MAX_DEPTH, limits.max_nesting)
+    validator = SchemaValidator(schema, formats=options.formats, max_depth=depth)
 
     def read(text: str) -> Any:
         validator.validate(text)

@@ -113,6 +113,7 @@ def schema_builder(options: SchemaOptions, limits: Limits, make_builder: Callabl
         max_digits=limits.max_digits,
         max_exponent_digits=limits.max_exponent_digits,
         deadline_s=limits.compile_deadline_s,
+        max_nesting=limits.max_nesting,
     )
 
 

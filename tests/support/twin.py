@@ -7,6 +7,7 @@ positions, where the native machine runs one automaton forward. The two share no
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -33,6 +34,7 @@ class Builder:
         max_nesting: int = 512,
         deadline_s: float = 0.0,
     ) -> None:
+        self.max_nesting = max_nesting
         self.exprs = exprs = Exprs(max_digits, max_exponent_digits)
         self.whitespace = whitespace
         self.any_order = any_order
@@ -177,8 +179,20 @@ class Program:
         self.root = root
 
     def matches(self, text: bytes) -> bool:
+        root = self.builder.nodes[self.root]
+        if root is not None and root[0] != "lexeme" and _nesting(text) > self.builder.max_nesting:
+            return False
         run = _Run(self.builder, text)
         return any(len(text) in run.blanks(end) for start in run.blanks(0) for end in run.ends(self.root, start))
+
+
+def _nesting(text: bytes) -> int:
+    """Arrays and objects inside one another in a JSON text."""
+    depth = deepest = 0
+    for bracket in re.findall(rb"[][{}]", re.sub(rb'"(?:[^"\\]|\\.)*"', b"", text, flags=re.DOTALL)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 class _Run:
