@@ -53,8 +53,12 @@ def locate_model(model: str | Path | None = None) -> Path:
         raise ModelLoadError(
             f"the model is named {name!r}", hint="pass a GGUF file, a model folder, a Hub id, or None for the default"
         )
-    path = Path(name).expanduser()
-    if path.exists():
+    try:
+        path = Path(name).expanduser()
+        exists = path.exists()
+    except (OSError, RuntimeError) as error:  # too long a name; no home folder of that user
+        raise ModelLoadError(f"the path cannot be used: {error}", path=f"{name:.80}", hint="check the path") from error
+    if exists:
         return _at_path(path)
     hub_id = _HUB_ID.fullmatch(name) if isinstance(model, str) else None
     is_file_name = name.endswith(".gguf") and hub_id is not None and hub_id["file"] is None
@@ -188,9 +192,11 @@ def _in_folder(folder: Path, name: str, file: str | None) -> Path:
 
 
 def _gguf_files(folder: Path) -> Iterator[Path]:
-    """GGUF models in a folder, without the vision projectors that lie beside some of them."""
+    """GGUF models in a folder or one level below, without the vision projectors that lie beside some of them."""
     yield from (
-        path for path in sorted(folder.rglob("*.gguf")) if path.is_file() and not path.name.startswith("mmproj")
+        path
+        for path in sorted((*folder.glob("*.gguf"), *folder.glob("*/*.gguf")))
+        if path.is_file() and not path.name.startswith("mmproj")
     )
 
 
