@@ -71,5 +71,8 @@ def compile_choice(
             raise GrammarError(f"Choice value {value[:80]!r} is listed twice.")
         encoded[text] = None
     builder = make_builder(max_states=limits.max_states, deadline_s=limits.compile_deadline_s)
-    node = builder.lexeme(builder.strings(list(encoded)))
-    return builder.build(node if wrap is None else wrap(builder, node))
+    try:
+        node = builder.lexeme(builder.strings(list(encoded)))
+        return builder.build(node if wrap is None else wrap(builder, node))
+    except LimitExceeded as error:
+        raise GrammarError(f"The choice needs too large an automaton: {error}. Shorten its values.") from error

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import SchemaError as CoreSchemaError
 
 from safegen.errors import SchemaError
 
@@ -96,7 +97,7 @@ def adapter_of(python_type: Any) -> TypeAdapter[Any]:
             f"{python_type!r} is no output type: {_first_line(error)}",
             hint="pass a pydantic model, a dataclass, a typing construct, JsonSchema(...), Regex(...) or Choice([...])",
         ) from error
-    except (PydanticUserError, NameError, TypeError, ValueError, RecursionError) as error:
+    except (PydanticUserError, CoreSchemaError, NameError, TypeError, ValueError, RecursionError) as error:
         raise SchemaError(f"{python_type!r} is no output type: {_first_line(error)}") from error
     return adapter
 

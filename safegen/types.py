@@ -76,6 +76,8 @@ class Choice:
     def __init__(self, labels: Iterable[str], probabilities: bool = False) -> None:
         if isinstance(labels, str):
             raise GrammarError(f"Choice takes a list of labels, got the string {labels!r}; write Choice([{labels!r}])")
+        if not isinstance(labels, Iterable):
+            raise GrammarError(f"Choice takes a list of labels, got {labels!r}")
         listed = tuple(labels)
         for label in listed:
             if not isinstance(label, str) or not label:
@@ -138,11 +140,16 @@ def _is_encodable(text: str) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Parse the JSON text of a schema strictly: no NaN, no key twice. Raises SchemaError."""
+    """Parse the JSON text of a schema strictly: no NaN, no key twice, no lone surrogate. Raises SchemaError."""
     try:
+        text.encode()
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"the schema holds a lone surrogate at character {error.start} of its JSON") from error
     except json.JSONDecodeError as error:
         raise SchemaError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise SchemaError(f"the schema cannot be read: {error}") from error
     except RecursionError as error:
         raise SchemaError("nested too deeply to be read") from error
 

@@ -27,6 +27,7 @@ from safegen.grammars.regex_syntax import parse_regex
 
 ALL_TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
 _NUMBER_WORDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+MAX_NEW_KEYS = 2048  # finding n new keys takes time in the square of n
 _STRING_WORDS = frozenset(("minLength", "maxLength", "pattern", "format"))
 _ARRAY_WORDS = frozenset(("prefixItems", "items", "minItems", "maxItems", "uniqueItems", "contains"))
 _OBJECT_WORDS = frozenset(
@@ -204,11 +205,14 @@ class Assertions:
             seen = Seen(listed, matched)
         if "additionalProperties" in words:
             seen = Seen(listed, objects.strings.anything)
+        low = words.get("minProperties", 0)
+        if low - len(names) > MAX_NEW_KEYS:
+            raise here.error(f"an answer would need more than {MAX_NEW_KEYS:,} unlisted keys", "minProperties")
         piece = ObjectPiece(
             classes,
             names,
             tuple(dict.fromkeys(words.get("required", ()))),
-            words.get("minProperties", 0),
+            low,
             words.get("maxProperties"),
             seen=seen,
         )

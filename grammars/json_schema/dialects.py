@@ -13,6 +13,13 @@ from typing import Any
 
 from safegen.errors import SchemaError
 
+MAX_COUNT = 2**31 - 1
+COUNT_WORDS = frozenset(
+    (
+        *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+        *("minContains", "maxContains"),
+    )
+)
 _CORE = frozenset(
     (
         *("type", "enum", "properties", "patternProperties", "additionalProperties", "required"),
@@ -100,6 +107,7 @@ _SAME_PLACE: dict[str, str] = {}
 
 def view(schema: dict[str, Any], dialect: Dialect) -> View:
     """`schema`, whose keyword values have been checked, as 2020-12."""
+    schema = _with_countable_counts(schema)
     if dialect is DRAFT_2020:
         return View(schema, _SAME_PLACE)
     if "$ref" in schema and not dialect.ref_siblings:
@@ -120,6 +128,12 @@ def view(schema: dict[str, Any], dialect: Dialect) -> View:
         words["dependentSchemas"] = {name: need for name, need in dependencies.items() if not isinstance(need, list)}
         places["dependentRequired"] = places["dependentSchemas"] = "dependencies"
     return View(words, places)
+
+
+def _with_countable_counts(schema: dict[str, Any]) -> dict[str, Any]:
+    """Counts past MAX_COUNT as MAX_COUNT (the machine has 32 bits): no text that can be made shows the difference."""
+    large = {word: MAX_COUNT for word in COUNT_WORDS & schema.keys() if schema[word] > MAX_COUNT}
+    return {**schema, **large} if large else schema
 
 
 def _number_bound(words: dict[str, Any], places: dict[str, str], bound: str, flag: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from safegen.grammars.json_schema.dialects import Dialect
+from safegen.grammars.json_schema.dialects import COUNT_WORDS, Dialect
 from safegen.grammars.json_schema.loader import escape_token
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -100,10 +100,6 @@ _SCHEMA_WORDS = (
     *("additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"),
     *("unevaluatedItems", "unevaluatedProperties", "additionalItems"),
 )
-_COUNT_WORDS = (
-    *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
-    *("minContains", "maxContains"),
-)
 _STRING_WORDS = (
     *("pattern", "format", "$ref", "$dynamicRef", "$recursiveRef"),
     *("$anchor", "$dynamicAnchor", "$id", "id"),
@@ -113,7 +109,7 @@ CHECKS: dict[str, Check] = {
     **dict.fromkeys(_SCHEMA_WORDS, _schema),
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _schema_list),
     **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"), _schema_map),
-    **dict.fromkeys(_COUNT_WORDS, _count),
+    **dict.fromkeys(COUNT_WORDS, _count),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _number),
     **dict.fromkeys(_STRING_WORDS, _string),
     "items": _schema,

@@ -70,8 +70,8 @@ def _refuse_constant(name: str) -> object:
 def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise SchemaError(f"the key {twice!r} is written twice in one object of the schema text")
     return members
 
