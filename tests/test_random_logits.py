@@ -95,7 +95,7 @@ def test_whatever_the_model_adores_ok_is_valid_and_what_could_be_closed_is_whole
     assert len(OUTPUT_TYPES) >= 50
     kinds: Counter[str] = Counter()
     for round_number in range(ROUNDS_FULL if full else ROUNDS):
-        options = {
+        options: dict[str, Any] = {
             "max_tokens": rng.choice([4, 20, 60, 150]),
             "temperature": rng.choice([0.0, 0.7, 2.0, 50.0]),
             "top_p": rng.choice([1.0, 0.9]),

@@ -117,7 +117,8 @@ SCHEMAS: list[Any] = [
 ]  # fmt: skip
 
 REGEXES = [
-    "[0-9]{3}-[0-9]{4}", "(?:ab|cd)*e", "[^a]{2,5}", "é+|日本{1,3}", "[\\u{1F600}-\\u{1F64F}]{1,4}", "a{0,3}b?[^\\n]{1,9}",
+    "[0-9]{3}-[0-9]{4}", "(?:ab|cd)*e", "[^a]{2,5}", "é+|日本{1,3}", "[\\u{1F600}-\\u{1F64F}]{1,4}",
+    "a{0,3}b?[^\\n]{1,9}",
 ]  # fmt: skip
 CHOICES = [["yes", "no"], ["a", "ab", "abc", "é", "😀 ok", "new\nline"], [f"label {number}" for number in range(200)]]
 
