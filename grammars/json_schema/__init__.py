@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Literal
 
 from safegen._native import Builder, LimitExceeded, Program
 from safegen.errors import SchemaError
-from safegen.grammars.json_schema.canonical import Algebra
+from safegen.grammars.json_schema.canonical import Algebra, Deadline
 from safegen.grammars.json_schema.documents import Document, SchemaValue
 from safegen.grammars.json_schema.loader import load_schema
 from safegen.grammars.json_schema.lowering import Lowering
 from safegen.grammars.json_schema.reader import Reader
+from safegen.grammars.json_schema.terms import Position
+from safegen.grammars.json_schema.verification import Verification
 from safegen.grammars.markers import Wrap
 from safegen.grammars.options import Limits, SchemaOptions
 
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 Schema = dict[str, Any] | bool | str
+Verified = dict[tuple[str, str], str]  # by pointer and keyword, a note
 _MAX_REFUSALS = 50
 
 
@@ -80,8 +83,8 @@ def compile_json_schema(
     started = perf_counter()
     options, limits = options or SchemaOptions(), limits or Limits()
     document = Document(load_schema(schema, limits))
-    program = _build(document, options, limits, make_builder, wrap)
-    return CompiledSchema(program, _findings(document), (perf_counter() - started) * 1e3)
+    program, verified = _build(document, options, limits, make_builder, wrap)
+    return CompiledSchema(program, _findings(document, verified), (perf_counter() - started) * 1e3)
 
 
 def lower_schema(
@@ -101,7 +104,8 @@ def lower_schema(
     """
     options, limits = options or SchemaOptions(), limits or Limits()
     document = Document(load_schema(schema, limits))
-    return LoweredSchema(_lower(builder, document, options, limits, check_empty), _findings(document))
+    node, verified = _lower(builder, document, options, limits, check_empty)
+    return LoweredSchema(node, _findings(document, verified))
 
 
 def schema_builder(options: SchemaOptions, limits: Limits, make_builder: Callable[..., Builder] = Builder) -> Builder:
@@ -132,10 +136,11 @@ def check_json_schema(
     except SchemaError as error:
         return [_refusal(error)]
     refused = [_refusal(problem) for problem in document.problems]
+    verified: Verified = {}
     if not refused:
-        refused = _refusals(root, options, limits, make_builder)
+        refused, verified = _refusals(root, options, limits, make_builder)
     places = {(finding.pointer, finding.keyword) for finding in refused}
-    others = (finding for finding in _findings(document) if (finding.pointer, finding.keyword) not in places)
+    others = (finding for finding in _findings(document, verified) if (finding.pointer, finding.keyword) not in places)
     return [*refused, *others]
 
 
@@ -145,38 +150,57 @@ def _build(
     limits: Limits,
     make_builder: Callable[..., Builder],
     wrap: Wrap | None = None,
-) -> Program:
+) -> tuple[Program, Verified]:
     builder = schema_builder(options, limits, make_builder)
-    node = _lower(builder, document, options, limits)
+    node, verified = _lower(builder, document, options, limits)
     try:
-        return builder.build(wrap(builder, node) if wrap is not None else node)
+        return builder.build(wrap(builder, node) if wrap is not None else node), verified
     except LimitExceeded as error:
         raise _too_large(error) from error
 
 
 def _lower(
     builder: Builder, document: Document, options: SchemaOptions, limits: Limits, check_empty: bool = True
-) -> int:
+) -> tuple[int, Verified]:
     algebra = Algebra(builder, limits)
     reader = Reader(document, algebra, options, limits)
+    verification = _verification(document, options, limits, algebra.deadline)
+    lowering = Lowering(reader, algebra, options, limits, verification.predicate)
     try:
-        return Lowering(reader, algebra, options, limits).root_node(reader.root(), check_empty=check_empty)
+        return lowering.root_node(reader.root(), check_empty=check_empty), lowering.verified
     except LimitExceeded as error:
         raise _too_large(error) from error
     except RecursionError:
         raise SchemaError("the schema nests too deeply", hint="Flatten allOf, anyOf and $ref chains.") from None
 
 
+def _verification(document: Document, options: SchemaOptions, limits: Limits, deadline: Deadline) -> Verification:
+    """Programs of parts of the schema judge values, so they take every text of a value."""
+    every_text = replace(options, whitespace="flexible", property_order="any", spelling="any")
+
+    def compile_exactly(position: Position) -> Program:
+        builder = schema_builder(every_text, limits)
+        algebra = Algebra(builder, limits, deadline)
+        reader = Reader(document, algebra, every_text, limits)
+        lowering = Lowering(reader, algebra, every_text, limits, verification.predicate)
+        term = algebra.terms.position(position.schema, position.pointer, position.base_uri)
+        return builder.build(lowering.exact_root_node(term))
+
+    verification = Verification(document, compile_exactly)
+    return verification
+
+
 def _too_large(error: LimitExceeded) -> SchemaError:
     return SchemaError(f"the schema needs too large an automaton: {error}", hint="Raise max_states.")
 
 
-def _findings(document: Document) -> tuple[Finding, ...]:
-    noted = {(pointer, keyword) for pointer, keyword, _ in document.notes}
+def _findings(document: Document, verified: Verified) -> tuple[Finding, ...]:
+    noted = {(pointer, keyword) for pointer, keyword, _ in document.notes} | verified.keys()
     enforced = (place for place in document.occurrences if place not in noted)
     return (
         *(Finding(pointer, keyword, "enforced") for pointer, keyword in enforced),
         *(Finding(pointer, keyword, "enforced", note) for pointer, keyword, note in document.notes),
+        *(Finding(pointer, keyword, "verified", note) for (pointer, keyword), note in verified.items()),
     )
 
 
@@ -186,19 +210,18 @@ def _refusal(error: SchemaError) -> Finding:
 
 def _refusals(
     root: SchemaValue, options: SchemaOptions, limits: Limits, make_builder: Callable[..., Builder]
-) -> list[Finding]:
+) -> tuple[list[Finding], Verified]:
     """Compile again and again, each time without the keyword that was refused last."""
     found: list[Finding] = []
     remaining = copy.deepcopy(root)
     for _ in range(_MAX_REFUSALS):
         try:
-            _build(Document(remaining), options, limits, make_builder)
-            return found
+            return found, _build(Document(remaining), options, limits, make_builder)[1]
         except SchemaError as error:
             found.append(_refusal(error))
             if error.keyword is None or not _delete(remaining, error.pointer, error.keyword):
-                return found
-    return found
+                break
+    return found, {}
 
 
 def _delete(root: SchemaValue, pointer: str, keyword: str) -> bool:

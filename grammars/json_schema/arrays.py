@@ -1,20 +1,16 @@
 """Canonical form of sets of arrays: a union of pieces, closed under intersection and complement.
 
-A piece has items by place (`prefix`, then `rest`), a window of lengths, counted memberships (`contains`) and perhaps
-uniqueness. The complement of "every further item is t" is "some further item is not t", so `contains` is what makes
-the form closed; only uniqueness has no complement here. `resolve` turns what can be turned into places and lengths;
-what is left is for the caller to refuse.
+A piece has items by place (`prefix`, then `rest`), a window of lengths, counted memberships (`contains`), and perhaps
+that items differ (`unique`) or that two are equal (`repeats`). The complement of "every further item is t" is "some
+further item is not t", so `contains` and `repeats` are what makes the form closed. `resolve` turns what can be turned
+into places and lengths; `array_nodes` lowers the rest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from safegen.errors import SchemaError
 from safegen.grammars.json_schema.terms import Term, TermTable
-
-# contains over at most this many places is written out place by place.
-_SPREAD_PLACES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +27,7 @@ class Contains:
 @dataclass(frozen=True, slots=True)
 class ArrayPiece:
     """seen: how many leading items are evaluated, None when all are (for unevaluatedItems).
-    unique: pointer of the schema that wants unique items."""
+    unique: pointer of the schema that wants unique items. repeats: of the one whose negation wants an equal pair."""
 
     rest: Term
     prefix: tuple[Term, ...] = ()
@@ -40,6 +36,7 @@ class ArrayPiece:
     contains: tuple[Contains, ...] = ()
     unique: str | None = None
     seen: int | None = 0
+    repeats: str | None = None
 
     def item(self, place: int) -> Term:
         return self.prefix[place] if place < len(self.prefix) else self.rest
@@ -65,7 +62,10 @@ class Arrays:
             a.contains + tuple(entry for entry in b.contains if entry not in a.contains),
             a.unique if a.unique is not None else b.unique,
             None if a.seen is None or b.seen is None else max(a.seen, b.seen),
+            a.repeats if a.repeats is not None else b.repeats,
         )
+        if met.unique is not None and met.repeats is not None:
+            return None
         return self.trim(met)
 
     def trim(self, piece: ArrayPiece) -> ArrayPiece | None:
@@ -82,11 +82,11 @@ class Arrays:
     def complement(self, piece: ArrayPiece, pointer: str) -> list[ArrayPiece]:
         """Pieces of all arrays outside of this one. pointer: of the schema that negates, for new contains."""
         terms = self.terms
-        if piece.unique is not None:
-            raise SchemaError(
-                "the negation of uniqueItems cannot be enforced", pointer=piece.unique, keyword="uniqueItems"
-            )
         pieces = []
+        if piece.unique is not None:
+            pieces.append(ArrayPiece(terms.true, low=2, repeats=piece.unique))
+        if piece.repeats is not None:
+            pieces.append(ArrayPiece(terms.true, unique=piece.repeats))
         if piece.low:
             pieces.append(ArrayPiece(terms.true, high=piece.low - 1))
         if piece.high is not None:
@@ -127,12 +127,4 @@ class Arrays:
             count_high = None if entry.high is None else entry.start + entry.high
             met = self.meet(piece, ArrayPiece(terms.true, low=entry.start + entry.low, high=count_high))
             return [] if met is None else [met]
-        if entry.low == 1 and entry.high is None and piece.high is not None:
-            places = range(entry.start, piece.high)
-            if len(places) <= _SPREAD_PLACES:
-                spread = (
-                    self.meet(piece, ArrayPiece(terms.true, (*[terms.true] * place, entry.term), low=place + 1))
-                    for place in places
-                )
-                return [met for met in spread if met is not None]
         return [replace(piece, contains=(*piece.contains, entry))]

@@ -8,7 +8,7 @@ by the compile deadline, each a typed error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,12 +29,15 @@ BOTH = (True, False)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
+    """loose: a superset only, as the exact set would pass a limit; then whole texts need to be verified."""
+
     null: bool = False
     booleans: tuple[bool, ...] = ()
     numbers: NumberSet = NO_NUMBERS
     strings: StringSet = NO_STRINGS
     arrays: tuple[ArrayPiece, ...] = ()
     objects: tuple[ObjectPiece, ...] = ()
+    loose: bool = False
 
     def is_blank(self) -> bool:
         """Nothing is left, plainly: no type has any piece."""
@@ -42,6 +45,10 @@ class Shape:
 
 
 NOTHING = Shape()
+
+
+class TooManyAlternatives(SchemaError):
+    """The exact set would pass `max_alternatives`; a superset of it can be verified instead."""
 
 
 class Deadline:
@@ -59,15 +66,17 @@ class Deadline:
 class Algebra:
     """Set operations on shapes. `pointer` names the schema position to blame when a limit is passed."""
 
-    def __init__(self, builder: Builder, limits: Limits) -> None:
+    def __init__(self, builder: Builder, limits: Limits, deadline: Deadline | None = None) -> None:
         self.builder = builder
         self.limits = limits
-        self.deadline = Deadline(limits)
+        self.deadline = deadline or Deadline(limits)
+        self.work = 0  # pairs of pieces that were intersected
         self.terms = TermTable()
         self.strings = Strings(builder)
         self.arrays = Arrays(self.terms)
         self.objects = Objects(self.strings, self.terms)
         self.everything = Shape(True, BOTH, ALL_NUMBERS, ALL_STRINGS, (self.arrays.anything,), (self.objects.anything,))
+        self.unknown = replace(self.everything, loose=True)
 
     def intersect(self, a: Shape, b: Shape, pointer: str) -> Shape:
         if a is self.everything or b is self.everything:
@@ -79,6 +88,7 @@ class Algebra:
             self.strings.intersect(a.strings, b.strings) if a.strings and b.strings else NO_STRINGS,
             self._product(a.arrays, b.arrays, self.arrays.meet, pointer),
             self._product(a.objects, b.objects, self.objects.meet, pointer),
+            a.loose or b.loose,
         )
 
     def _product(
@@ -86,16 +96,17 @@ class Algebra:
     ) -> tuple[Piece, ...]:
         if len(a) * len(b) > self.limits.max_alternatives:
             self._too_many(len(a) * len(b), pointer)
+        self.work += len(a) * len(b)
         self.deadline.check(pointer)
         met = (meet(p, q) for p in a for q in b)
         return tuple(piece for piece in met if piece is not None)
 
     def union(self, shapes: Iterable[Shape], pointer: str) -> Shape:
-        null, booleans, numbers, strings = False, set[bool](), NO_NUMBERS, NO_STRINGS
+        null, booleans, numbers, strings, loose = False, set[bool](), NO_NUMBERS, NO_STRINGS, False
         arrays: dict[ArrayPiece, None] = {}
         objects: list[ObjectPiece] = []
         for shape in shapes:
-            null = null or shape.null
+            null, loose = null or shape.null, loose or shape.loose
             booleans.update(shape.booleans)
             numbers = numbers.union(shape.numbers) if numbers else shape.numbers
             strings = self.strings.union(strings, shape.strings) if strings else shape.strings
@@ -104,10 +115,13 @@ class Algebra:
         if max(len(arrays), len(objects)) > self.limits.max_alternatives:
             self._too_many(max(len(arrays), len(objects)), pointer)
         unique_objects = _distinct_objects(objects)
-        return Shape(null, tuple(b for b in BOTH if b in booleans), numbers, strings, tuple(arrays), unique_objects)
+        both = tuple(value for value in BOTH if value in booleans)
+        return Shape(null, both, numbers, strings, tuple(arrays), unique_objects, loose)
 
     def complement(self, shape: Shape, pointer: str) -> Shape:
         everything = self.everything
+        if shape.loose:
+            return self.unknown
         arrays: tuple[ArrayPiece, ...] = everything.arrays
         for array in shape.arrays:
             arrays = self._product(arrays, self.arrays.complement(array, pointer), self.arrays.meet, pointer)
@@ -124,7 +138,7 @@ class Algebra:
         )
 
     def _too_many(self, count: int, pointer: str) -> None:
-        raise SchemaError(
+        raise TooManyAlternatives(
             f"its alternatives multiply out to {count:,}, more than {self.limits.max_alternatives:,} "
             "(max_alternatives)",
             pointer=pointer,

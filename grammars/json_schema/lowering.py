@@ -1,44 +1,76 @@
 """From terms to nodes of the native machine, with an explicit worklist, so depth costs no Python recursion.
 
 Every term becomes one node; recursion in the schema is a reserved node that is defined later. All scalar alternatives
-of a term are one lexeme. What the canonical form can say but the machine cannot hold yet is refused here, with the
-schema position that asked for it.
+of a term are one lexeme. A term whose shape is a superset only, or says more than the machine can hold, becomes a
+verified node: what can be held, and a predicate over the whole text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
+from safegen._native import Predicate
 from safegen.errors import SchemaError
-from safegen.grammars.json_schema.arrays import ArrayPiece
+from safegen.grammars.json_schema.array_nodes import MAX_COUNT, MAX_COUNTS, ArrayNodes
 from safegen.grammars.json_schema.canonical import Algebra, Shape
+from safegen.grammars.json_schema.enumeration import Enumeration
+from safegen.grammars.json_schema.keyword_syntax import CHECKS
 from safegen.grammars.json_schema.numbers import NumberPiece, NumberSet, canonical_text, literal
 from safegen.grammars.json_schema.objects import ObjectPiece
 from safegen.grammars.json_schema.reader import Reader
 from safegen.grammars.json_schema.strings import encodable
 from safegen.grammars.json_schema.terms import Term
+from safegen.grammars.json_schema.verification import NotExact
 from safegen.grammars.options import Limits, SchemaOptions
 
 
 class Lowering:
-    def __init__(self, reader: Reader, algebra: Algebra, options: SchemaOptions, limits: Limits) -> None:
+    """predicate_of: whether a whole text is one of a term's. verified: what is not held in the mask, by pointer and
+    keyword, each with a note."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        algebra: Algebra,
+        options: SchemaOptions,
+        limits: Limits,
+        predicate_of: Callable[[Term], Predicate],
+    ) -> None:
         self.reader = reader
         self.algebra = algebra
         self.builder = algebra.builder
         self.any_spelling = options.spelling == "any"
         self.limits = limits
+        self.predicate_of = predicate_of
+        self.verified: dict[tuple[str, str], str] = {}
+        enumeration = Enumeration(algebra.objects, reader.shape)
+        self._arrays = ArrayNodes(algebra.builder, algebra.terms, enumeration, self.node, self._note_verified)
         self._nodes: dict[Term, int | None] = {algebra.terms.false: None}
         self._pending: list[tuple[Term, Shape, int]] = []
 
     def root_node(self, term: Term, *, check_empty: bool = True) -> int:
         """The node of a term and of everything below it. Raises SchemaError, also when no text is legal."""
+        node = self._with_all_below(term)
+        if node is None or (check_empty and self.builder.node_is_empty(node)):
+            self._raise_unsatisfiable(term)
+        return node
+
+    def exact_root_node(self, term: Term) -> int:
+        """The node of a term, perhaps without texts. Raises NotExact when it would be a verified node itself; items
+        and members may be."""
+        if self._held(self.reader.shape(term))[1]:
+            raise NotExact
+        node = self._with_all_below(term)
+        return self.builder.lexeme(self.builder.empty()) if node is None else node
+
+    def _with_all_below(self, term: Term) -> int | None:
         node = self.node(term)
         while self._pending:
             owner, shape, reserved = self._pending.pop()
             self.algebra.deadline.check(owner.pointer)
             self.builder.define(reserved, self._structure(shape, owner))
-        if node is None or (check_empty and self.builder.node_is_empty(node)):
-            self._raise_unsatisfiable(term)
         return node
 
     def node(self, term: Term) -> int | None:
@@ -49,7 +81,7 @@ class Lowering:
         node: int | None
         if shape.is_blank():
             node = None
-        elif shape.arrays or shape.objects:
+        elif shape.arrays or shape.objects or shape.loose:
             node = self.builder.reserve()
             self._pending.append((term, shape, node))
         else:
@@ -107,40 +139,44 @@ class Lowering:
     # Structure.
 
     def _structure(self, shape: Shape, owner: Term) -> int:
+        held, loose_at = self._held(shape)
         nodes = []
         if shape.null or shape.booleans or shape.numbers or shape.strings:
             nodes.append(self.builder.lexeme(self._scalars(shape)))
-        for array in shape.arrays:
-            resolved = [array] if not array.contains and array.unique is None else self.algebra.arrays.resolve(array)
-            nodes += [self._array(piece) for piece in resolved]
-        for piece in shape.objects:
-            nodes += [self._object(one) for one in ([piece] if not piece.some else self.algebra.objects.resolve(piece))]
+        nodes += [self._arrays.node(piece) for piece in held.arrays]
+        nodes += [self._object(piece) for piece in held.objects]
         if not nodes:
             return self.builder.lexeme(self.builder.empty())
-        return nodes[0] if len(nodes) == 1 else self.builder.union(nodes)
+        node = nodes[0] if len(nodes) == 1 else self.builder.union(nodes)
+        if not loose_at:
+            return node
+        for pointer, note in loose_at.items():
+            self._note_verified(*_blamed(pointer), note)
+        return self.builder.verified(node, self.predicate_of(owner), pointer=owner.pointer)
 
-    def _array(self, piece: ArrayPiece) -> int:
-        if piece.unique is not None:
-            self._refuse(piece.unique, "uniqueItems", "unique items cannot be enforced yet")
-        for entry in piece.contains:
-            self._refuse(entry.pointer, "contains", "this count of items that match a schema cannot be enforced yet")
-        prefix: list[int] = []
-        rest: int | None = None
-        for place, term in enumerate((*piece.prefix, piece.rest)):
-            if piece.high is not None and place >= piece.high:
-                break
-            node = self.node(term)
-            if node is None:
-                break
-            if place < len(piece.prefix):
-                prefix.append(node)
-            else:
-                rest = node
-        return self.builder.array(prefix, rest, piece.low, piece.high)
+    def _held(self, shape: Shape) -> tuple[Shape, dict[str, str]]:
+        """The arrays and objects of a shape that the machine can hold, and where they are a superset for that."""
+        loose_at = dict.fromkeys(self.reader.loose_at, "alternatives past max_alternatives") if shape.loose else {}
+        arrays, objects = [], []
+        for array in shape.arrays:
+            resolved = [array] if not array.contains and array.unique is None else self.algebra.arrays.resolve(array)
+            for piece in resolved:
+                kept = tuple(entry for entry in piece.contains if max(entry.low, entry.high or 0) <= MAX_COUNT)
+                for entry in piece.contains:
+                    if entry not in kept[:MAX_COUNTS]:
+                        loose_at[f"{entry.pointer}/contains"] = "more counts than an array can hold"
+                arrays.append(replace(piece, contains=kept[:MAX_COUNTS]))
+        for piece_ in shape.objects:
+            for one in [piece_] if not piece_.some else self.algebra.objects.resolve(piece_):
+                for condition in one.some:
+                    loose_at[condition.pointer] = "a condition on keys that are not listed"
+                objects.append(replace(one, some=()))
+        return Shape(arrays=tuple(arrays), objects=tuple(objects)), loose_at
+
+    def _note_verified(self, pointer: str, keyword: str, note: str) -> None:
+        self.verified[pointer, keyword] = note
 
     def _object(self, piece: ObjectPiece) -> int:
-        for entry in piece.some:
-            self._refuse(entry.pointer, None, "this condition on keys that are not listed cannot be enforced yet")
         required = frozenset(piece.required)
         properties: list[tuple[bytes, int | None, bool]] = []
         names = dict.fromkeys((*piece.names, *piece.required))
@@ -155,11 +191,6 @@ class Lowering:
             if node is not None:
                 extras.append((keys, node))
         return self.builder.object(properties, extras, piece.low, piece.high)
-
-    # Refusals.
-
-    def _refuse(self, pointer: str, keyword: str | None, message: str) -> NoReturn:
-        raise SchemaError(message, pointer=pointer, keyword=keyword)
 
     def _raise_unsatisfiable(self, root: Term) -> NoReturn:
         """Blame the deepest place that alone makes the root empty."""
@@ -193,3 +224,12 @@ class Lowering:
             if member.pointer and member in self._nodes and (node is None or self.builder.node_is_empty(node)):
                 return member
         return None
+
+
+def _blamed(place: str) -> tuple[str, str]:
+    """(pointer of the schema object, keyword) of a place that ends in a keyword, perhaps with an index or a name."""
+    pointer, _, token = place.rpartition("/")
+    if token in CHECKS and not pointer.endswith("/properties"):
+        return pointer, token
+    outer, _, keyword = pointer.rpartition("/")
+    return (outer, keyword) if keyword in CHECKS else (place, "")

@@ -15,7 +15,7 @@ from typing import Any
 from safegen.errors import SchemaError
 from safegen.grammars.json_schema.arrays import ArrayPiece
 from safegen.grammars.json_schema.assertions import Assertions, Here
-from safegen.grammars.json_schema.canonical import NOTHING, Algebra, Shape
+from safegen.grammars.json_schema.canonical import NOTHING, Algebra, Shape, TooManyAlternatives
 from safegen.grammars.json_schema.dialects import view
 from safegen.grammars.json_schema.documents import Document, SchemaValue
 from safegen.grammars.json_schema.emptiness import Emptiness
@@ -36,6 +36,7 @@ class Reader:
         self.emptiness = Emptiness(algebra, self.shape)
         self._shapes: dict[Term, Shape] = {self.terms.true: algebra.everything, self.terms.false: NOTHING}
         self._open: dict[Term, None] = {}
+        self.loose_at: dict[str, None] = {}  # places whose exact set would pass max_alternatives
         self._applicators: dict[str, Callable[[Here, Any], Shape]] = {
             "$ref": self._reference,
             "$dynamicRef": self._reference,
@@ -92,9 +93,9 @@ class Reader:
                     shape = self._meet(shape, self.shape(part), term.pointer)
                 return shape
             case TermKind.ANY_OF:
-                return algebra.union([self.shape(part) for part in term.parts], term.pointer)
+                return self._union([self.shape(part) for part in term.parts], term.pointer)
             case _:
-                return algebra.complement(self.shape(term.parts[0]), term.pointer)
+                return self._negated(self.shape(term.parts[0]), term.pointer)
 
     # Positions.
 
@@ -116,17 +117,31 @@ class Reader:
         shape = parts[0]
         for part in parts[1:]:
             shape = self._meet(shape, part, position.pointer)
-        if self.document.tracks_evaluation:
+        if self.document.tracks_evaluation and not shape.loose:
             shape = self._unevaluated(here, shape)
         return shape
 
     def _meet(self, a: Shape, b: Shape, pointer: str) -> Shape:
-        """Intersection; where alternatives multiply, those that are proved empty are dropped at once."""
-        met = self.algebra.intersect(a, b, pointer)
+        """Intersection; where alternatives multiply, those that are proved empty are dropped at once. Past the limit, a
+        alone, marked as a superset."""
+        try:
+            met = self.algebra.intersect(a, b, pointer)
+        except TooManyAlternatives:
+            return self._loosely(a, pointer)
         multiplied = len(met.objects) > max(len(a.objects), len(b.objects)) or len(met.arrays) > max(
             len(a.arrays), len(b.arrays)
         )
         return self.emptiness.pruned(met) if multiplied else met
+
+    def _loosely(self, shape: Shape, place: str) -> Shape:
+        self.loose_at[place] = None
+        return replace(shape, loose=True)
+
+    def _union(self, shapes: list[Shape], place: str) -> Shape:
+        try:
+            return self.algebra.union(shapes, place)
+        except TooManyAlternatives:
+            return self._loosely(self.algebra.everything, place)
 
     # In-place applicators.
 
@@ -156,7 +171,7 @@ class Reader:
     def _any_of(self, here: Here, schemas: list[SchemaValue]) -> Shape:
         branches, place = self._branches(here, "anyOf"), here.at("anyOf")
         if not self.document.tracks_evaluation:
-            return self.algebra.union(branches, place)
+            return self._union(branches, place)
         # Every branch that holds adds what it evaluated, so each set of branches is an alternative of its own.
         together: list[Shape] = []
         for branch in branches:
@@ -172,17 +187,23 @@ class Reader:
         if len(branches) == 1:
             return branches[0]
         # The schema's own assertions hold as well, so only an overlap within them counts.
-        within = [algebra.intersect(here.asserted, branch, place) for branch in branches]
+        before = algebra.work
+        within = [self._meet(here.asserted, branch, place) for branch in branches]
         exclusive = []
         for i, branch in enumerate(branches):
             for j, other in enumerate(branches):
                 if i != j and not self.emptiness.disjoint(within[i], within[j], place):
                     branch = self._meet(branch, self._negated(other, f"{place}/{j}"), place)
+                if branch.loose or algebra.work - before > self.limits.max_alternatives:
+                    return self._loosely(self._union(branches, place), place)
             exclusive.append(self.emptiness.pruned(branch))
-        return algebra.union(exclusive, place)
+        return self._union(exclusive, place)
 
     def _negated(self, shape: Shape, pointer: str) -> Shape:
-        return self.algebra.complement(shape, pointer)
+        try:
+            return self.algebra.complement(shape, pointer)
+        except TooManyAlternatives:
+            return self._loosely(self.algebra.everything, pointer)
 
     def _not(self, here: Here, schema: SchemaValue) -> Shape:
         place = here.at("not")
@@ -199,10 +220,10 @@ class Reader:
             if word in words:
                 branch = self.shape(self.assertions.term(words[word], here.at(word), base))
                 if word == "then":
-                    holds = algebra.intersect(holds, branch, here.at(word))
+                    holds = self._meet(holds, branch, here.at(word))
                 else:
-                    fails = algebra.intersect(fails, branch, here.at(word))
-        return algebra.union([self.emptiness.pruned(holds), self.emptiness.pruned(fails)], place)
+                    fails = self._meet(fails, branch, here.at(word))
+        return self._union([self.emptiness.pruned(holds), self.emptiness.pruned(fails)], place)
 
     def _without_name(self, name: str) -> Shape:
         piece = replace(self.algebra.objects.anything, names={name: self.terms.false})

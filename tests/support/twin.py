@@ -12,11 +12,31 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
+from safegen._native import Predicate
 from tests.support.twin_exprs import Exprs
 
 _BLANKS = b" \t\n\r"
 
 Node = tuple[Any, ...]
+
+
+def _in_window(counts: Sequence[int], contains: Sequence[tuple[int, int | None]]) -> bool:
+    return all(least <= n and (most is None or n <= most) for n, (least, most) in zip(counts, contains))
+
+
+def items_differ(text: bytes) -> bool:
+    """Whether the items of an array differ as JSON values; true of anything else."""
+    value = json.loads(text, parse_float=Decimal)
+    keys = [_value_key(item) for item in value] if isinstance(value, list) else []
+    return len(set(keys)) == len(keys)
+
+
+def _value_key(value: Any) -> object:
+    if isinstance(value, list):
+        return ("array", *map(_value_key, value))
+    if isinstance(value, dict):
+        return ("object", frozenset((name, _value_key(member)) for name, member in value.items()))
+    return (value.__class__, value) if isinstance(value, (bool, str)) or value is None else value
 
 
 class Builder:
@@ -83,8 +103,37 @@ class Builder:
     def sequence(self, nodes: Sequence[int]) -> int:
         return self._node(("sequence", tuple(nodes)))
 
-    def array(self, prefix: Sequence[int], rest: int | None, low: int, high: int | None) -> int:
-        return self._node(("array", tuple(prefix), rest, low, high))
+    def array(
+        self,
+        prefix: Sequence[int],
+        rest: int | None,
+        low: int,
+        high: int | None,
+        *,
+        unique: bool = False,
+        pointer: str = "",
+    ) -> int:
+        array = self._node(("array", tuple(prefix), rest, low, high))
+        return self._node(("checked", array, items_differ)) if unique else array
+
+    def counted_array(
+        self,
+        prefix: Sequence[Sequence[tuple[int, int]]],
+        rest: Sequence[tuple[int, int]],
+        low: int,
+        high: int | None,
+        contains: Sequence[tuple[int, int | None]],
+    ) -> int:
+        places = tuple(tuple(choices) for choices in (*prefix, rest))
+        return self._node(("counted", places, low, high, tuple(contains)))
+
+    def distinct_array(self, values: Sequence[int], low: int, high: int | None) -> int:
+        """Each value has a bit: an item counts for its own, at most once."""
+        choices = tuple((value, 1 << bit) for bit, value in enumerate(values))
+        return self._node(("counted", (choices,), low, high, ((0, 1),) * len(values)))
+
+    def verified(self, inner: int, predicate: Predicate, *, pointer: str = "") -> int:
+        return self._node(("checked", inner, predicate.holds))
 
     def object(
         self,
@@ -123,6 +172,10 @@ class Builder:
             case ("array", prefix, rest, low, high):
                 places = [*prefix, *[rest] * max(0, low - len(prefix))][:low]
                 return (high is None or low <= high) and all(kid in alive for kid in places)
+            case ("counted", places, low, high, contains):
+                return self._can_count(places, low, high, contains, alive)
+            case ("checked", inner, _):
+                return inner in alive
         _, properties, extras, low, high = node
         names = [name for name, _, _ in properties]
         if any(required and kid not in alive for _, kid, required in properties):
@@ -135,6 +188,30 @@ class Builder:
             return True
         keys = [keys for keys, kid in extras if kid in alive]
         return self._can_name(keys, names, low - count)
+
+    @staticmethod
+    def _can_count(places: Any, low: int, high: int | None, contains: Any, alive: set[int]) -> bool:
+        """Some number of items reaches all counts. Counts past the least needed are told apart only up to a most."""
+        caps = [least if most is None else most + 1 for least, most in contains]
+        states = {(0,) * len(contains)}
+        length = 0
+        seen: set[object] = set()
+        while states:
+            if length >= low and any(_in_window(counts, contains) for counts in states):
+                return True
+            key = (min(length, max(low, len(places))), frozenset(states))
+            if length == high or key in seen:
+                return False
+            seen.add(key)
+            choices = places[min(length, len(places) - 1)]
+            states = {
+                tuple(min(cap, count + (bits >> bit & 1)) for bit, (count, cap) in enumerate(zip(counts, caps)))
+                for counts in states
+                for kid, bits in choices
+                if kid in alive
+            }
+            length += 1
+        return False
 
     def _can_name(self, keys: list[int], taken: list[bytes], wanted: int) -> bool:
         """Whether `wanted` different keys exist outside of `taken`."""
@@ -235,6 +312,10 @@ class _Run:
                 return at
             case ("array", prefix, rest, low, high):
                 return self.array_ends(prefix, rest, low, high, start)
+            case ("counted", places, low, high, contains):
+                return self.counted_ends(places, low, high, contains, start)
+            case ("checked", inner, holds):
+                return {end for end in self.ends(inner, start) if holds(self.text[start:end])}
             case ("object", properties, extras, low, high):
                 return self.object_ends(properties, extras, low, high, start)
         raise ValueError("an undefined node")
@@ -266,6 +347,29 @@ class _Run:
             begins = at if count == 0 else self.punctuation(at, b",")
             at = {end for begin in begins for end in self.ends(item, begin)}
             count += 1
+        return ends
+
+    def counted_ends(self, places: Any, low: int, high: int | None, contains: Any, start: int) -> set[int]:
+        if self.text[start : start + 1] != b"[":
+            return set()
+        states = {(at, (0,) * len(contains)) for at in self.blanks(start + 1)}
+        ends: set[int] = set()
+        length = 0
+        while states:
+            if length >= low:
+                closing = {s for s, counts in states if _in_window(counts, contains)}
+                ends |= {end + 1 for s in closing for end in self.blanks(s) if self.text[end : end + 1] == b"]"}
+            if length == high:
+                break
+            choices = places[min(length, len(places) - 1)]
+            states = {
+                (end, tuple(count + (bits >> bit & 1) for bit, count in enumerate(counts)))
+                for at, counts in states
+                for begin in ([at] if length == 0 else self.punctuation([at], b","))
+                for kid, bits in choices
+                for end in self.ends(kid, begin)
+            }
+            length += 1
         return ends
 
     def object_ends(

@@ -1,0 +1,106 @@
+"""The values of a term one by one, where there are few: what lets unique items be held in the mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import islice, product
+
+from safegen.grammars.json_schema.arrays import ArrayPiece
+from safegen.grammars.json_schema.canonical import Shape
+from safegen.grammars.json_schema.loader import JsonValue
+from safegen.grammars.json_schema.numbers import NumberPiece, to_decimal
+from safegen.grammars.json_schema.objects import ObjectPiece, Objects
+from safegen.grammars.json_schema.terms import Term, TermKind, value_key
+
+
+class Enumeration:
+    """shape_of: works a term out."""
+
+    def __init__(self, objects: Objects, shape_of: Callable[[Term], Shape]) -> None:
+        self.objects = objects
+        self.shape_of = shape_of
+
+    def values(self, term: Term, limit: int, levels: int = 4) -> list[JsonValue] | None:
+        """All values of a term, each once; None when there are more than `limit` or they cannot be listed."""
+        if term.kind is TermKind.VALUE:
+            return [term.value]
+        if levels == 0:
+            return None
+        shape = self.shape_of(term)
+        if shape.strings.pieces or shape.loose:
+            return None
+        found: dict[object, JsonValue] = {}
+        constants: list[JsonValue] = [*([None] if shape.null else []), *shape.booleans, *shape.strings.listed]
+        parts = [iter(constants), iter(shape.numbers.listed)]
+        for numbers in shape.numbers.pieces:
+            if not self._is_finite(numbers):
+                return None
+            parts.append(_multiples(numbers))
+        for piece in (*shape.arrays, *shape.objects):
+            composed = self._of_piece(piece, limit, levels - 1)
+            if composed is None:
+                return None
+            parts.append(iter(composed))
+        for part in parts:
+            for value in part:
+                found.setdefault(value_key(value), value)
+                if len(found) > limit:
+                    return None
+        return list(found.values())
+
+    @staticmethod
+    def _is_finite(piece: NumberPiece) -> bool:
+        bounded = piece.low is not None and piece.high is not None
+        return bounded and (piece.divisor is not None or piece.low == piece.high)
+
+    def _of_piece(self, piece: ArrayPiece | ObjectPiece, limit: int, levels: int) -> list[JsonValue] | None:
+        made = self._arrays(piece, limit, levels) if isinstance(piece, ArrayPiece) else self._of(piece, limit, levels)
+        if made is None:
+            return None
+        values = list(islice(made, limit + 1))
+        return None if len(values) > limit else values
+
+    def _arrays(self, piece: ArrayPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
+        if piece.high is None or piece.high > limit or piece.contains or piece.unique or piece.repeats:
+            return None
+        places = []
+        for place in range(piece.high):
+            values = self.values(piece.item(place), limit, levels)
+            if values is None:
+                return None
+            places.append(values)
+        lengths = range(piece.low, piece.high + 1)
+        return (list(items) for length in lengths for items in product(*places[:length]))
+
+    def _of(self, piece: ObjectPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
+        false = self.objects.terms.false
+        if piece.some or any(term is not false for _, term in piece.classes):
+            return None
+        names = list(dict.fromkeys((*piece.names, *piece.required)))
+        members: list[list[tuple[JsonValue] | None]] = []
+        for name in names:
+            values = self.values(self.objects.value_term(piece, name), limit, levels)
+            if values is None:
+                return None
+            members.append([*([] if name in piece.required else [None]), *((value,) for value in values)])
+        made = (
+            {name: member[0] for name, member in zip(names, chosen) if member is not None}
+            for chosen in product(*members)
+        )
+        return (
+            value for value in made if piece.low <= len(value) <= (len(value) if piece.high is None else piece.high)
+        )
+
+
+def _multiples(piece: NumberPiece) -> Iterator[JsonValue]:
+    assert piece.low is not None
+    assert piece.high is not None
+    if piece.divisor is None:
+        yield piece.low
+        return
+    first, last = -(-Fraction(piece.low) // piece.divisor), Fraction(piece.high) // piece.divisor
+    for multiple in range(first, last + 1):
+        value = to_decimal(piece.divisor * multiple)
+        if piece.contains(value):
+            yield value
