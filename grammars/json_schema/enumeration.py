@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import islice, product
+from itertools import product
+from math import prod
 
 from safegen.grammars.json_schema.arrays import ArrayPiece
 from safegen.grammars.json_schema.canonical import Shape
@@ -12,6 +13,9 @@ from safegen.grammars.json_schema.loader import JsonValue
 from safegen.grammars.json_schema.numbers import NumberPiece, to_decimal
 from safegen.grammars.json_schema.objects import ObjectPiece, Objects
 from safegen.grammars.json_schema.terms import Term, TermKind, value_key
+
+# Combinations of members that are tried, for each value that may be listed.
+_TRIED_A_VALUE = 16
 
 
 class Enumeration:
@@ -37,11 +41,12 @@ class Enumeration:
             if not self._is_finite(numbers):
                 return None
             parts.append(_multiples(numbers))
-        for piece in (*shape.arrays, *shape.objects):
-            composed = self._of_piece(piece, limit, levels - 1)
-            if composed is None:
+        composed = [self._arrays(piece, limit, levels - 1) for piece in shape.arrays]
+        composed += [self._objects(piece, limit, levels - 1) for piece in shape.objects]
+        for made in composed:
+            if made is None:
                 return None
-            parts.append(iter(composed))
+            parts.append(made)
         for part in parts:
             for value in part:
                 found.setdefault(value_key(value), value)
@@ -53,13 +58,6 @@ class Enumeration:
     def _is_finite(piece: NumberPiece) -> bool:
         bounded = piece.low is not None and piece.high is not None
         return bounded and (piece.divisor is not None or piece.low == piece.high)
-
-    def _of_piece(self, piece: ArrayPiece | ObjectPiece, limit: int, levels: int) -> list[JsonValue] | None:
-        made = self._arrays(piece, limit, levels) if isinstance(piece, ArrayPiece) else self._of(piece, limit, levels)
-        if made is None:
-            return None
-        values = list(islice(made, limit + 1))
-        return None if len(values) > limit else values
 
     def _arrays(self, piece: ArrayPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
         if piece.high is None or piece.high > limit or piece.contains or piece.unique or piece.repeats:
@@ -73,7 +71,7 @@ class Enumeration:
         lengths = range(piece.low, piece.high + 1)
         return (list(items) for length in lengths for items in product(*places[:length]))
 
-    def _of(self, piece: ObjectPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
+    def _objects(self, piece: ObjectPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
         false = self.objects.terms.false
         if piece.some or any(term is not false for _, term in piece.classes):
             return None
@@ -84,6 +82,8 @@ class Enumeration:
             if values is None:
                 return None
             members.append([*([] if name in piece.required else [None]), *((value,) for value in values)])
+        if prod(map(len, members)) > _TRIED_A_VALUE * limit:
+            return None
         made = (
             {name: member[0] for name, member in zip(names, chosen) if member is not None}
             for chosen in product(*members)
