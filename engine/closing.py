@@ -19,11 +19,14 @@ One case breaks the chain: a token settles text past num_kept, but no completion
 later has no value at hand). Then the closing is committed if the limit is near, else given up until there is another.
 
 Nothing of this takes a fork: when a token is put aside its sequence ends, and the constraint's state is not used again.
-If the shortest completion does not fit even at the start, the sequence is cut at the limit.
+If the shortest completion does not fit even at the start, the sequence is cut at the limit; where even the longest
+tokens could not spell it in time it is not asked for again, since a token shortens the rest by no more bytes than it
+has, and asking costs time in the length of the answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from safegen.grammars.constraint import Constraint, NoCompletion
@@ -61,6 +64,11 @@ def ask(constraint: Constraint, num_output_tokens: int) -> Closing | None:
         return Closing(num_output_tokens, tuple(constraint.shortest_completion()))
     except NoCompletion:
         return None
+
+
+def is_out_of_reach(closing: Closing | None, token_bytes: Sequence[bytes | None], max_bytes: int) -> bool:
+    """The shortest completion, asked for at the start, has more than max_bytes bytes."""
+    return closing is not None and sum(len(token_bytes[token] or b"") for token in closing.completion) > max_bytes
 
 
 def fits(closing: Closing | None, max_tokens: int) -> bool:

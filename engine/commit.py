@@ -42,12 +42,17 @@ class Accepted:
     num_retracted: int = 0
 
 
-def begin(sequence: Sequence) -> Ending | None:
-    """Before the first token: note how the answer could be closed; a constraint complete from the start ends here."""
+def begin(sequence: Sequence, token_bytes: Ids[bytes | None], longest_token: int) -> Ending | None:
+    """Before the first token: note how the answer could be closed; a constraint complete from the start ends here.
+
+    longest_token: bytes of the longest token.
+    """
     constraint = sequence.constraint
     if constraint is None:
         return None
-    sequence.closing = closing.ask(constraint, 0)
+    first, max_bytes = closing.ask(constraint, 0), sequence.context.max_tokens * longest_token
+    sequence.is_closable = not closing.is_out_of_reach(first, token_bytes, max_bytes)
+    sequence.closing = first if sequence.is_closable else None
     return Ending("stop", 0) if constraint.is_complete() else None
 
 
@@ -78,6 +83,8 @@ def accept(
 
 def _still_fits(sequence: Sequence, constraint: Constraint, token_id: int) -> bool:
     """After the constraint moved by a token: False when the answer would no longer fit with it, but does without."""
+    if not sequence.is_closable:
+        return True
     known, num_output_tokens, max_tokens = sequence.closing, sequence.num_output_tokens, sequence.context.max_tokens
     if known is not None and closing.fits(known, max_tokens):
         followed = known.follow(token_id, num_output_tokens)

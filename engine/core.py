@@ -58,6 +58,7 @@ class EngineCore:
         self.scheduler = self._fresh_scheduler()
         self._backend = backend
         self._token_bytes = token_bytes
+        self._longest_token = max(len(text or b"") for text in token_bytes)
         self._clock = clock
         self._masks = MaskRows.allocate(config.max_num_seqs, len(token_bytes))
         self._buffers = RowBuffers(len(token_bytes))
@@ -173,7 +174,7 @@ class EngineCore:
         new, self._new = self._new, []
         for sequence in new:
             try:
-                ending = commit.begin(sequence)
+                ending = commit.begin(sequence, self._token_bytes, self._longest_token)
             except Exception as exc:
                 self._end(sequence, "error", error=_row_error(exc, sequence))
                 continue

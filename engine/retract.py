@@ -55,7 +55,7 @@ def advance(sequence: Sequence, constraint: Constraint, token_id: int, token_byt
     sequence.num_retracts += 1
     _check_attempts(sequence, retract)
     known = None if sequence.closing is None else sequence.closing.back_to(kept, dropped)
-    latest = closing.ask(constraint, kept)
+    latest = closing.ask(constraint, kept) if sequence.is_closable else None
     if latest is None and known is not None and known.num_kept < constraint.settled():
         known = None
     keep_known = latest is None or closing.is_worse(latest, known, sequence.context.max_tokens)

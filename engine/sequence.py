@@ -52,6 +52,7 @@ class Sequence:
         "first_scheduled_s",
         "first_token_s",
         "index",
+        "is_closable",
         "mask_s",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -79,6 +80,7 @@ class Sequence:
         self.num_retracts = 0
         self.constraint: Constraint | None = request.constraint
         self.closing: Closing | None = None
+        self.is_closable = True
         self.stops = StopMatcher(request.params.stop)
         self.num_cached_tokens: int | None = None
         self.first_scheduled_s: float | None = None
@@ -187,6 +189,7 @@ class Sequence:
         twin._block_hashes = list(self._block_hashes)
         twin.constraint = None if self.constraint is None else self.constraint.fork()
         twin.closing = self.closing
+        twin.is_closable = self.is_closable
         twin.num_cached_tokens = self.num_cached_tokens
         twin.first_scheduled_s = self.first_scheduled_s
         twin.mask_s = self.mask_s

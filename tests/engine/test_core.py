@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -542,3 +543,22 @@ def test_logprobs_come_raw_and_constrained_for_each_token() -> None:
     legal = {OPEN, ATOM}
     assert {token for token, _ in first.top_constrained} == legal
     assert sum(np.exp(logprob) for _, logprob in first.top_constrained) == pytest.approx(1.0)
+
+
+class CountsCompletions(BracketConstraint):
+    num_asked = 0
+
+    def shortest_completion(self) -> tuple[int, ...]:
+        self.num_asked += 1
+        return super().shortest_completion()
+
+
+@pytest.mark.parametrize(("max_tokens", "asked_again"), [(19, False), (20, True)])
+def test_completion_that_no_tokens_could_spell_in_time_is_asked_for_once(max_tokens: int, asked_again: bool) -> None:
+    """Asking costs time in the length of the answer. The tokens here have one byte each."""
+    constraint = CountsCompletions(OPEN, CLOSE, ATOM, frozenset({STOP}), max_depth=30)
+    constraint.depth, constraint.started = 20, True
+    asked = replace(request("a", [5], max_tokens=max_tokens, temperature=1.0, seed=1), constraint=constraint)
+    outcome = drive(make_core(), [asked])["a", 0]
+    assert outcome.finished is not None and outcome.finished.forced_close == asked_again
+    assert (constraint.num_asked > 1) == asked_again
