@@ -18,10 +18,11 @@ cmake --build "$build"
 
 # libstdc++ beside libasan, or ASan finds no __cxa_throw to intercept when it starts before the extension is loaded.
 preload=$("$compiler" -print-file-name=libasan.so):$("$compiler" -print-file-name=libstdc++.so)
-slice=(
-  tests/grammars/test_native_machine.py tests/grammars/test_regex_front.py tests/grammars/test_json_schema_front.py
-  tests/kernels/test_cpu_attention.py tests/kernels/test_cpu_elementwise.py tests/kernels/test_cpu_linear.py
-  tests/kernels/test_cpu_runtime.py
-)
+slice=(tests/grammars/test_{native_machine,native_values,regex_front,json_schema_front,lark_front,tools,think}.py
+  tests/kernels/test_cpu_{attention,elementwise,linear,runtime}.py)
+per_file=25
+if (($#)); then
+  slice=("$@") per_file=0
+fi
 LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
-  PYTHONPATH=. "$python" tests/native/with_extension.py "$build"/out/_native*.so "${@:-${slice[@]}}"
+  PYTHONPATH=. "$python" tests/native/with_extension.py "$build"/out/_native*.so "$per_file" --durations=8 "${slice[@]}"
