@@ -79,6 +79,6 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            wanted = (int, float) if field.name == "compile_deadline_s" else (int,)
+            wanted = (int, float) if field.name.endswith("_deadline_s") else (int,)
             if isinstance(value, bool) or not isinstance(value, wanted) or not value > 0:
                 raise RequestError(f"{field.name}={value!r} must be a positive number.", field=field.name, value=value)

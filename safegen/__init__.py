@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from safegen.output_type import OutputType
     from safegen.result import Result
     from safegen.tools import ToolCall, ToolCalls, ToolFormat, Tools
-    from safegen.types import Choice, JsonSchema, Regex, Think
+    from safegen.types import Choice, Grammar, JsonSchema, Regex, Think
 
 _MODULE_OF = {
     "AsyncLLM": "async_llm",
@@ -53,6 +53,7 @@ _MODULE_OF = {
     "EngineError": "errors",
     "FinalEvent": "events",
     "Finding": "checking",
+    "Grammar": "types",
     "GrammarError": "errors",
     "GuardBlocked": "errors",
     "InvalidOutput": "errors",
@@ -92,6 +93,7 @@ __all__ = [
     "EngineError",
     "FinalEvent",
     "Finding",
+    "Grammar",
     "GrammarError",
     "GuardBlocked",
     "InvalidOutput",

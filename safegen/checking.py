@@ -14,7 +14,7 @@ from safegen.grammars.options import SchemaOptions
 from safegen.limits import Limits
 from safegen.output_type import OutputType, compile_type, python_adapter, python_schema_text
 from safegen.tools import Tools
-from safegen.types import Choice, JsonSchema, Regex, Think
+from safegen.types import Choice, Grammar, JsonSchema, Regex, Think
 
 __all__ = ["Finding", "check", "matches"]
 
@@ -29,7 +29,7 @@ def check(spec: Any, *, limits: Limits | None = None, **options: Any) -> list[Fi
     try:
         if isinstance(spec, Tools):
             spec = dataclasses.replace(spec, on_bad_tool="drop")
-        if spec is None or isinstance(spec, OutputType | Regex | Choice | Tools | Think):
+        if spec is None or isinstance(spec, OutputType | Regex | Choice | Grammar | Tools | Think):
             return list(compile_type(spec, limits, given).findings)
         if isinstance(spec, JsonSchema):
             return check_json_schema(spec.text, given or spec.options, limits)

@@ -1,9 +1,9 @@
 """The second argument of `generate`, compiled: what may come out, how it is shown, how it is judged.
 
-`compile_type` resolves a Python type, `JsonSchema`, `Regex`, `Choice`, `Tools`, `Think` or None into an `OutputType`: a
-native program for the decoder and an independent `read` for the finished text. The two share no code, so a bug in one
-is an "invalid" result and never a wrong "ok". An OutputType is immutable, knows no vocabulary and no model, and may be
-used by any number of threads, requests and LLMs. Nothing here imports torch.
+`compile_type` resolves a Python type, `JsonSchema`, `Regex`, `Choice`, `Grammar`, `Tools`, `Think` or None into an
+`OutputType`: a native program for the decoder and an independent `read` for the finished text. The two share no code,
+so a bug in one is an "invalid" result and never a wrong "ok". An OutputType is immutable, knows no vocabulary and no
+model, and may be used by any number of threads, requests and LLMs. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from safegen.grammars.options import SchemaOptions
 from safegen.limits import Limits
 from safegen.partial_json import PartialJson
 from safegen.tools import Tools
-from safegen.types import Choice, JsonSchema, Regex, Think, parse_json
+from safegen.types import Choice, Grammar, JsonSchema, Regex, Think, parse_json
 
 if TYPE_CHECKING:
     from safegen.grammars.json_schema import Finding
@@ -37,10 +37,11 @@ _DESCRIPTIONS = (
     JsonSchema,
     Regex,
     Choice,
+    Grammar,
     Tools,
     Think,
 )  # dataclasses, so pydantic would take the bare classes for types
-Kind = Literal["text", "json", "regex", "choice", "tools", "think"]
+Kind = Literal["text", "json", "regex", "choice", "grammar", "tools", "think"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,8 @@ def _compile(spec: Any, limits: Limits, options: SchemaOptions | None, wrap: Wra
         return _compile_regex(spec, limits, started, wrap)
     if isinstance(spec, Choice):
         return _compile_choice(spec, limits, started, wrap)
+    if isinstance(spec, Grammar):
+        return _compile_grammar(spec, limits, started, wrap)
     if isinstance(spec, Tools):
         return _compile_tools(spec, options or spec.options, limits, started, wrap)
     if isinstance(spec, JsonSchema):
@@ -259,6 +262,29 @@ def _compile_choice(spec: Choice, limits: Limits, started: float, wrap: Wrap | N
     shown = "Answer with exactly one of these, and nothing else:\n" + "\n".join(spec.labels)
     made = _finish(started, "choice", program, shown, (), read)
     return replace(made, labels=spec.labels, probabilities=spec.probabilities)
+
+
+def _compile_grammar(spec: Grammar, limits: Limits, started: float, wrap: Wrap | None) -> OutputType[Any]:
+    from safegen.grammars.lark_grammar import compile_grammar
+    from safegen.validation.grammar_validator import GrammarValidator
+
+    compiled = compile_grammar(spec.text, start=spec.start, limits=limits, wrap=wrap)
+    judge = GrammarValidator(
+        compiled.source.text,
+        spec.start,
+        schemas=compiled.source.schemas,
+        expressions=compiled.source.plain_expressions(),
+        deadline_s=limits.grammar_check_deadline_s,
+    )
+    if spec.tree:
+        judge.require_tree()
+
+    def read(text: str) -> Any:
+        judge.check(text)
+        return judge.tree(text) if spec.tree else text
+
+    shown = f"Answer with a text that this grammar (Lark syntax) derives, and nothing else:\n{spec.text.strip()}"
+    return _finish(started, "grammar", compiled.program, shown, (), read)
 
 
 def _compile_tools(

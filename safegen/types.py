@@ -1,4 +1,4 @@
-"""Output types that are not Python types: `JsonSchema`, `Regex`, `Choice`, `Think` (`Tools`: safegen.tools).
+"""Output types that are not Python types: `JsonSchema`, `Regex`, `Choice`, `Grammar`, `Think` (`Tools`: safegen.tools).
 
 They are plain descriptions: frozen, hashable, checked for shape at construction, compiled by `safegen.output_type`.
 Anything that `pydantic.TypeAdapter` takes needs no description of ours and is passed as it is.
@@ -60,6 +60,24 @@ class Regex:
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
             raise GrammarError(f"Regex takes a pattern string, got {type(self.pattern).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The whole answer derives from the rule `start` of a context-free grammar in Lark syntax (docs/grammars.md).
+
+    `Result.value` is the text, or with `tree` the `lark.Tree` that Lark's Earley parser makes of it.
+    """
+
+    text: str
+    start: str = "start"
+    tree: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise GrammarError(f"Grammar takes a grammar as a string, got {type(self.text).__name__}")
+        if not isinstance(self.start, str):
+            raise GrammarError(f"Grammar(start=...) is the name of a rule, got {type(self.start).__name__}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,9 @@ def compile_grammar(
     start: str = "start",
     limits: Limits | None = None,
     make_builder: Callable[..., Builder] = Builder,
+    wrap: Callable[[Builder, int], int] | None = None,
 ) -> CompiledGrammar:
-    """Compile a grammar in Lark syntax to the texts that derive from `start`.
+    """Compile a grammar in Lark syntax to the texts that derive from `start`. wrap: what to make of its node.
 
     Raises GrammarError, with line and column where one can be told, when the grammar is invalid, derives no finite
     text, uses something that cannot be held, or passes a limit.
@@ -56,7 +57,7 @@ def compile_grammar(
     limits = limits or Limits()
     source = prepare(text, limits)
     try:
-        program, num_productions = _build(source, text, start, limits, make_builder)
+        program, num_productions = _build(source, text, start, limits, make_builder, wrap)
     except LimitExceeded as error:
         raise GrammarError(f"The grammar is too large for the machine: {error}.") from error
     except RecursionError:
@@ -65,7 +66,12 @@ def compile_grammar(
 
 
 def _build(
-    source: Source, text: str, start: str, limits: Limits, make_builder: Callable[..., Builder]
+    source: Source,
+    text: str,
+    start: str,
+    limits: Limits,
+    make_builder: Callable[..., Builder],
+    wrap: Callable[[Builder, int], int] | None,
 ) -> tuple[Program, int]:
     reading = read_grammar(source.text, start, limits, text)
     given = productions_of(reading, start, limits, frozenset(source.schemas))
@@ -88,4 +94,6 @@ def _build(
     trailing = lexicon.trailing()
     if trailing is not None:
         root = builder.sequence([root, builder.lexeme(trailing)])
+    if wrap is not None:
+        root = wrap(builder, root)
     return builder.build(root), sum(len(productions) for productions in runnable.rules.values())

@@ -16,7 +16,7 @@ from safegen.grammars.lark_grammar.python_regex import parse_python_regex
 from safegen.grammars.lark_grammar.reading import Reading
 from safegen.grammars.lark_grammar.source import Expression, Operand, Source, place
 from safegen.grammars.lark_grammar.terminals import TerminalLowering
-from safegen.grammars.lark_grammar.tree import Chars, Concatenation, Tree, parts_of, width
+from safegen.grammars.lark_grammar.tree import Chars, Tree, literal_codes, parts_of, width
 from safegen.grammars.options import Limits
 
 if TYPE_CHECKING:
@@ -141,15 +141,9 @@ class Lexicon:
 
     def _literal(self, name: str) -> bytes | None:
         """The text of a terminal that is one fixed string."""
-        tree = self._tree(name)
-        parts = tree.parts if isinstance(tree, Concatenation) else (tree,)
-        codes = []
-        for part in parts:
-            if not isinstance(part, Chars) or len(part.ranges) != 1 or part.ranges[0][0] != part.ranges[0][1]:
-                return None
-            codes.append(part.ranges[0][0])
+        codes = literal_codes(self._tree(name))
         reserved = self.source.expressions.keys() | self._schema_codes
-        if any(code in reserved or 0xD800 <= code < 0xE000 for code in codes):
+        if codes is None or any(code in reserved or 0xD800 <= code < 0xE000 for code in codes):
             return None
         return "".join(map(chr, codes)).encode()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from safegen.errors import GrammarError
 from safegen.grammars.options import Limits
@@ -71,6 +71,13 @@ class Join:
 Expression = Operand | Join
 
 
+def plain(expression: Expression) -> Any:
+    """The expression as names and tuples (op, parts, low, high)."""
+    if isinstance(expression, Operand):
+        return expression.name
+    return (expression.op, tuple(plain(part) for part in expression.parts), expression.low, expression.high)
+
+
 @dataclass(slots=True)
 class Source:
     """text: plain Lark. schemas: JSON texts by terminal name. expressions: what a reserved character stands for."""
@@ -79,6 +86,10 @@ class Source:
     schemas: dict[str, str] = field(default_factory=dict)
     expressions: dict[int, Expression] = field(default_factory=dict)
     reserved: dict[str, int] = field(default_factory=dict)
+
+    def plain_expressions(self) -> dict[str, Any]:
+        """What each reserved character stands for, as names and tuples."""
+        return {chr(code): plain(expression) for code, expression in self.expressions.items()}
 
 
 def place(text: str, at: int) -> tuple[int, int]:

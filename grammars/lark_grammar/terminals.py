@@ -24,6 +24,7 @@ from safegen.grammars.lark_grammar.tree import (
     Repeat,
     Tree,
     first_chars,
+    literal_codes,
     never_chooses,
     parts_of,
     unrolled,
@@ -34,7 +35,7 @@ from safegen.grammars.unicode_sets import Ranges
 if TYPE_CHECKING:
     from safegen._native import Builder
 
-_MAX_PROVED = 500  # characters of a regex, counts written out, for which a proof with exprs is tried
+_MAX_PROVED = 2000  # characters of a regex, counts written out, for which a proof with exprs is tried
 
 
 class _Rest(NamedTuple):
@@ -163,6 +164,10 @@ class TerminalLowering:
                 return True
 
     def _is_plain_either(self, tree: Either, rest: _Rest) -> bool:
+        if rest.expr == self._nothing_after.expr:
+            texts = [literal_codes(branch) for branch in tree.branches]
+            if None not in texts:
+                return not _hides_text([text for text in texts if text is not None])
         if not all(self._is_plain(branch, rest) for branch in tree.branches):
             return False
         ends = [self._after(branch, rest) for branch in tree.branches]
@@ -203,6 +208,16 @@ class TerminalLowering:
         builder = self.builder
         going_on = builder.concat([preferred, builder.any_text()])
         return not builder.is_empty(builder.intersect([other, going_on, builder.complement(preferred)]))
+
+
+def _hides_text(texts: list[tuple[int, ...]]) -> bool:
+    """Some text goes on from an earlier one."""
+    seen: set[tuple[int, ...]] = set()
+    for text in texts:
+        if any(text[:length] in seen for length in range(len(text))):
+            return True
+        seen.add(text)
+    return False
 
 
 def _overlap(a: Ranges, b: Ranges) -> bool:

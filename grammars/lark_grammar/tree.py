@@ -138,3 +138,14 @@ def unrolled(tree: Tree) -> int:
             return unrolled(tree.part) * max(1, tree.low, tree.high or 0)
         case _:
             return 1 + sum(unrolled(part) for part in parts_of(tree))
+
+
+def literal_codes(tree: Tree) -> tuple[int, ...] | None:
+    """The code points of a tree that is one fixed text."""
+    parts = tree.parts if isinstance(tree, Concatenation) else (tree,)
+    codes = []
+    for part in parts:
+        if not isinstance(part, Chars) or len(part.ranges) != 1 or part.ranges[0][0] != part.ranges[0][1]:
+            return None
+        codes.append(part.ranges[0][0])
+    return tuple(codes)

@@ -7,6 +7,7 @@ length can use.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from lark import load_grammar as _lark_loader
@@ -18,6 +19,9 @@ from safegen.validation.outcome import ValidatorError
 
 _loader: Any = _lark_loader  # its functions carry no types
 _MAX_STATES = 2_000_000
+MAX_LARK_SYMBOLS = 50_000
+_CUT = MAX_LARK_SYMBOLS + 1
+_LARK_REPEAT_BREAK = 50  # counts from here on Lark cuts in factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,30 @@ def load(text: str) -> LoadedGrammar:
         if not params and tree is not None:
             rules[name] = prepare.transform(tree)
     return LoadedGrammar(rules, {t.name: t.pattern.to_regexp() for t in terminals}, tuple(grammar.ignore))
+
+
+def lark_size(grammar: LoadedGrammar) -> int:
+    """Symbols of the rules once Lark has multiplied options out, an estimate from above; cut at MAX_LARK_SYMBOLS."""
+    return min(sum(options * length for options, length in map(_lark_options, grammar.rules.values())), _CUT)
+
+
+def _lark_options(node: Any) -> tuple[int, int]:
+    """Alternatives, and symbols of the longest."""
+    if not isinstance(node, Tree):
+        return 1, 1
+    inner = [_lark_options(child) for child in node.children if isinstance(child, Tree | NonTerminal | Terminal)]
+    longest = max((length for _, length in inner), default=0)
+    if node.data == "expansion":
+        return min(prod(options for options, _ in inner), _CUT), min(sum(length for _, length in inner), _CUT)
+    if node.data == "maybe":
+        return inner[0][0] + 1, longest
+    if node.data != "expr":
+        return min(sum(options for options, _ in inner), _CUT), longest
+    low, high = _counts([str(child) for child in node.children[1:]])
+    options = inner[0][0]
+    if high is None or high >= _LARK_REPEAT_BREAK:  # rules of their own
+        return (2 if low == 0 else 1) * options, 8 * longest
+    return min(sum(options**count for count in range(low, high + 1)), _CUT), min(high * longest, _CUT)
 
 
 @dataclass(slots=True)

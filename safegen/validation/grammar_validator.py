@@ -17,8 +17,8 @@ from typing import Any
 from lark import Lark
 from lark.exceptions import LarkError
 
-from safegen.errors import InvalidOutput
-from safegen.validation.grammar_rules import Automata, automata, load
+from safegen.errors import GrammarError, InvalidOutput
+from safegen.validation.grammar_rules import MAX_LARK_SYMBOLS, Automata, automata, lark_size, load
 from safegen.validation.outcome import ValidatorError
 from safegen.validation.terminal_ends import TerminalEnds
 
@@ -28,8 +28,8 @@ Item = tuple[int, int]  # state, where its rule began
 class GrammarValidator:
     """Judges texts of one grammar; thread-safe.
 
-    text: plain Lark. schemas, expressions: what stands for extensions, as `TerminalEnds` takes them. deadline_s: seconds
-    one text may take.
+    text: plain Lark. schemas, expressions: what stands for extensions, as `TerminalEnds` takes them. deadline_s:
+    seconds one text may take.
     """
 
     def __init__(
@@ -52,11 +52,23 @@ class GrammarValidator:
         if failed_at is not None:
             raise InvalidOutput(f"the grammar does not derive this text; it goes wrong near character {failed_at}")
 
+    def require_tree(self) -> None:
+        """Raises GrammarError when Lark, which multiplies options out, could not hold the grammar."""
+        if lark_size(self.grammar) > MAX_LARK_SYMBOLS:
+            raise GrammarError(
+                f"Lark would multiply this grammar out to more than {MAX_LARK_SYMBOLS:,} symbols, so it can make no "
+                "tree; write options and counts as rules of their own, or leave tree=False."
+            )
+        try:
+            Lark(self.text, start=self.start, parser="earley", lexer="dynamic_complete")
+        except LarkError as error:
+            raise GrammarError(f"Lark makes no trees of this grammar: {error}") from error
+
     def tree(self, text: str) -> Any:
         """Lark's tree of a text that `check` has passed."""
         lark = Lark(self.text, start=self.start, parser="earley", lexer="dynamic_complete")
         run = _Run(self, text)
-        lark.parser.parser.term_matcher = run.match  # type: ignore[attr-defined]
+        lark.parser.parser.term_matcher = run.match
         try:
             return lark.parse(text)
         except (LarkError, RuntimeError) as error:

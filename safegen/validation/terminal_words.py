@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
-from re import _constants as c  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
+from re import _constants as c
+from re import _parser
 from typing import Any
 
 from safegen.validation.outcome import ValidatorError
@@ -39,7 +39,8 @@ class TerminalWords:
 
 
 class _Program:
-    """steps[i]: ("char", test, next) | ("split", nexts) | ("round", entry, following, out) | ("look", ...) | ("end",)"""
+    """steps: ("char", test, next) | ("split", nexts) | ("round", entry, following, out) | ("look", test, next) |
+    ("end",). A round ends one pass of a repeat; one that read nothing is the last."""
 
     def __init__(self, parsed: Any, flags: int, longest: int) -> None:
         self.longest = longest

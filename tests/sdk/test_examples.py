@@ -17,6 +17,7 @@ LAST_LINE = {
     "classify.py": r"(positive|negative|neutral) +\(positive 0\.\d{3}, negative 0\.\d{3}, neutral 0\.\d{3}\).*",
     "async_app.py": "50 of 50 valid",
     "tools.py": "3 of 3 calls ran",
+    "grammar_sql.py": "3 of 3 queries ran",
     "think.py": r"answered: answer='(yes|no|unclear)' confidence=[0-9.e-]+",
 }
 
