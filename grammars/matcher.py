@@ -9,7 +9,7 @@ from safegen.errors import RetractsExhausted, SchemaError
 from safegen.grammars.constraint import ConstraintViolation, MaskRows, NoCompletion, Retract
 from safegen.grammars.vocabulary import Vocabulary
 
-__all__ = ["NativeConstraint", "Program"]
+__all__ = ["LimitExceeded", "NativeConstraint", "Program"]
 
 
 class NativeConstraint:

@@ -10,6 +10,7 @@ from typing import Any
 
 from safegen.errors import GrammarError, RequestError, SchemaError
 from safegen.grammars.json_schema import Finding, check_json_schema
+from safegen.grammars.matcher import LimitExceeded
 from safegen.grammars.options import SchemaOptions
 from safegen.limits import Limits
 from safegen.output_type import OutputType, compile_type, python_adapter, python_schema_text
@@ -44,7 +45,8 @@ def matches(spec: Any, text: str, *, limits: Limits | None = None, **options: An
     """Would the decoder accept exactly this text as a whole answer? No model is needed.
 
     options: whitespace, property_order, spelling, formats, as in JsonSchema; they apply to JSON types and win over
-    what a JsonSchema says itself. Raises SchemaError or GrammarError for a type that cannot be served, and
+    what a JsonSchema says itself. Raises SchemaError or GrammarError for a type that cannot be served (or a text
+    whose automaton passes `limits`), and
     RequestError for an option that does not exist.
     """
     program = compile_type(spec, limits, _options(spec, options)).program
@@ -52,7 +54,10 @@ def matches(spec: Any, text: str, *, limits: Limits | None = None, **options: An
         encoded = text.encode()
     except UnicodeEncodeError:
         return False
-    return program is None or program.matches(encoded)
+    try:
+        return program is None or program.matches(encoded)
+    except LimitExceeded as error:
+        raise SchemaError(f"this text cannot be judged: {error}", hint="Raise Limits(max_states=...).") from error
 
 
 def _options(spec: Any, given: dict[str, Any]) -> SchemaOptions | None:

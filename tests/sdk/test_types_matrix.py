@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from safegen.checking import check, matches
 from safegen.errors import InvalidOutput, RequestError, SchemaError
+from safegen.limits import Limits
 from safegen.output_type import OutputType, compile_type
 from safegen.types import Choice, JsonSchema, Regex
 
@@ -234,3 +235,11 @@ def test_pydantic_schema_is_only_made_narrower_by_closing_objects() -> None:
     adapter = TypeAdapter(Point)
     assert "additionalProperties" not in adapter.json_schema()
     assert matches(Point, '{"x":1}') and not matches(Point, '{"x":1,"extra":1}')
+
+
+def test_text_past_the_automaton_limit_is_a_typed_error() -> None:
+    spec = JsonSchema({"type": "string", "pattern": "a.{30}b"})
+    text = '"' + "ab" * 60 + '"'
+    assert matches(spec, text)
+    with pytest.raises(SchemaError, match="max_states"):
+        matches(spec, text, limits=Limits(max_states=200))
