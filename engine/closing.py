@@ -18,6 +18,9 @@ Let m be the token limit. Once a closing has num_tokens <= m, there is one ever 
 One case breaks the chain: a token settles text past num_kept, but no completion is known after it (a node that comes
 later has no value at hand). Then the closing is committed if the limit is near, else given up until there is another.
 
+Finding that there is no completion at hand may cost far more than finding one. While no closing is known, twice as many
+tokens go by after each such answer in a row, at most 64, until the constraint is asked again.
+
 Nothing of this takes a fork: when a token is put aside its sequence ends, and the constraint's state is not used again.
 If the shortest completion does not fit even at the start, the sequence is cut at the limit; where even the longest
 tokens could not spell it in time it is not asked for again, since a token shortens the rest by no more bytes than it
@@ -32,6 +35,7 @@ from dataclasses import dataclass
 from safegen.grammars.constraint import Constraint, NoCompletion
 
 _SPARE_TOKENS = 16
+_MAX_PAUSE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,23 @@ def ask(constraint: Constraint, num_output_tokens: int) -> Closing | None:
         return Closing(num_output_tokens, tuple(constraint.shortest_completion()))
     except NoCompletion:
         return None
+
+
+@dataclass(slots=True)
+class Patience:
+    """When to ask again. num_unknown: answers in a row that none is known; num_skipped: tokens since the last one."""
+
+    num_unknown: int = 0
+    num_skipped: int = 0
+
+    def ask(self, constraint: Constraint, num_output_tokens: int) -> Closing | None:
+        """As `ask`; None also while it is not yet time to ask."""
+        if self.num_unknown and self.num_skipped < min(2**self.num_unknown, _MAX_PAUSE_TOKENS) - 1:
+            self.num_skipped += 1
+            return None
+        found = ask(constraint, num_output_tokens)
+        self.num_unknown, self.num_skipped = (self.num_unknown + 1, 0) if found is None else (0, 0)
+        return found
 
 
 def is_out_of_reach(closing: Closing | None, token_bytes: Sequence[bytes | None], max_bytes: int) -> bool:

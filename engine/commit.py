@@ -91,7 +91,8 @@ def _still_fits(sequence: Sequence, constraint: Constraint, token_id: int) -> bo
         if followed is not None:
             sequence.closing = followed
             return True
-    latest = closing.ask(constraint, num_output_tokens + 1)
+    ask = sequence.patience.ask if known is None else closing.ask
+    latest = ask(constraint, num_output_tokens + 1)
     if closing.is_worse(latest, known, max_tokens):
         return False
     if latest is None and known is not None and known.num_kept < constraint.settled():

@@ -11,10 +11,10 @@ to the caller once, when no retract can reach it any more; log-probabilities wai
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from safegen.engine.block_pool import BlockPool
-from safegen.engine.closing import Closing
+from safegen.engine.closing import Closing, Patience
 from safegen.engine.logits import History, LogitsPipeline
 from safegen.engine.request import Request, TokenLogprobs
 from safegen.engine.stops import StopMatcher
@@ -59,6 +59,7 @@ class Sequence:
         "num_emitted_tokens",
         "num_prompt_tokens",
         "num_retracts",
+        "patience",
         "stands_for",
         "stops",
     )
@@ -81,6 +82,7 @@ class Sequence:
         self.constraint: Constraint | None = request.constraint
         self.closing: Closing | None = None
         self.is_closable = True
+        self.patience = Patience()
         self.stops = StopMatcher(request.params.stop)
         self.num_cached_tokens: int | None = None
         self.first_scheduled_s: float | None = None
@@ -190,6 +192,7 @@ class Sequence:
         twin.constraint = None if self.constraint is None else self.constraint.fork()
         twin.closing = self.closing
         twin.is_closable = self.is_closable
+        twin.patience = replace(self.patience)
         twin.num_cached_tokens = self.num_cached_tokens
         twin.first_scheduled_s = self.first_scheduled_s
         twin.mask_s = self.mask_s

@@ -304,3 +304,11 @@ def test_union_keeps_the_order_of_its_own_members(llm: LLM) -> None:
 def test_vocabulary_stays_whole_for_stop_ids_inside_it(llm: LLM) -> None:
     last = len(TOKEN_BYTES) - 1
     assert llm.generate("go", Regex("[a-f]{4}"), stop_ids=[last, 0]).status == "ok"
+
+
+def test_alternatives_past_the_limit_do_not_stall_the_engine(llm: LLM) -> None:
+    """They are verified, and looking for a way to close them in time is bounded."""
+    spec = JsonSchema({"type": "object", **_multiplying()})
+    slow, quick = llm.batch([("go", spec), ("go", bool)], max_tokens=30, show_schema=False)
+    assert slow.status in ("ok", "truncated", "invalid")
+    assert quick.status == "ok"

@@ -116,8 +116,9 @@ std::string Machine::shortest_key(const Top& top, const std::string& text) const
     throw LimitExceeded("no new key was found");
 }
 
-// Along the cheapest lexeme, one after the other; nothing where that meets an excluded text or a value that fails.
-std::optional<std::string> Machine::greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded) const {
+// Along the cheapest lexeme, one after the other; nothing where that meets an excluded text or a value that fails, or
+// where the work (bytes read, times the ways to read them) goes past `room`, from which it is taken.
+std::optional<std::string> Machine::greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded, uint64_t& room) const {
     const size_t begin = text.size();
     while (!state.can_end) {
         if (text.size() - begin > grammar_.options().max_completion_bytes)
@@ -133,6 +134,8 @@ std::optional<std::string> Machine::greedy_completion(State state, std::string t
         std::string path = required_key(*best, text);
         if (path.empty()) path = shortest_key(*best, text);
         for (char c : path) {
+            if (state.tops.size() > room) return std::nullopt;
+            room -= state.tops.size();
             text.push_back(c);
             state = step(state, static_cast<uint8_t>(c), text);
             if (excluded(text)) return std::nullopt;
@@ -144,8 +147,10 @@ std::optional<std::string> Machine::greedy_completion(State state, std::string t
 // Where the greedy way fails (values that must differ, verified nodes): best-first over bytes, by length so far plus the
 // estimate of the rest, with greedy completions tried from every state that is reached.
 std::string Machine::shortest_completion(const State& state, const std::string& text, const std::function<bool(const std::string&)>& excluded) const {
-    if (auto rest = greedy_completion(state, text, excluded)) return *rest;
+    uint64_t room = UINT64_MAX;  // the greedy way is as long as the answer
+    if (auto rest = greedy_completion(state, text, excluded, room)) return *rest;
     constexpr size_t kMaxTried = 400;
+    room = 200'000;  // some tenths of a second
     struct Open {
         uint64_t priority;
         std::string text;
@@ -154,10 +159,12 @@ std::string Machine::shortest_completion(const State& state, const std::string& 
     };
     std::priority_queue<Open, std::vector<Open>, std::greater<>> open;
     open.push({0, text, state});
-    for (size_t tried = 0; !open.empty() && tried < kMaxTried; ++tried) {
+    for (size_t tried = 0; !open.empty() && tried < kMaxTried && room > 0; ++tried) {
         Open at = open.top();
         open.pop();
         first(at.state, at.text).each([&](uint8_t byte) {
+            room -= std::min<uint64_t>(room, at.state.tops.size());
+            if (room == 0) return;
             std::string longer = at.text + static_cast<char>(byte);
             State next = step(at.state, byte, longer);
             if (next.dead() || excluded(longer)) return;
@@ -168,7 +175,7 @@ std::string Machine::shortest_completion(const State& state, const std::string& 
             open.push({(static_cast<uint64_t>(longer.size()) + rest) * 4 + taste, std::move(longer), std::move(next)});
         });
         if (open.empty()) break;
-        if (auto rest = greedy_completion(open.top().state, open.top().text, excluded)) return open.top().text.substr(text.size()) + *rest;
+        if (auto rest = greedy_completion(open.top().state, open.top().text, excluded, room)) return open.top().text.substr(text.size()) + *rest;
     }
     throw LimitExceeded("no completion was found");
 }

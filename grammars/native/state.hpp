@@ -159,7 +159,7 @@ public:
 private:
     Hash128 frame_hash(const Frame& frame) const;
     struct Step;  // one closure
-    std::optional<std::string> greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded) const;
+    std::optional<std::string> greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded, uint64_t& room) const;
     std::string shortest_key(const Top& top, const std::string& text) const;
     std::string required_key(const Top& top, const std::string& text) const;
     uint32_t cost_after(const Frame& frame) const;

@@ -17,7 +17,7 @@ from safegen.engine.core import EngineCore
 from safegen.engine.logits import EmptyMask
 from safegen.engine.request import Request, TokensEvent
 from safegen.errors import CapacityError, EngineError, RequestError
-from safegen.grammars.constraint import ConstraintViolation, MaskRows
+from safegen.grammars.constraint import ConstraintViolation, MaskRows, NoCompletion
 from tests.support.engine_driver import ATOM, CLOSE, OPEN, STOP, TOKEN_BYTES, Outcomes, check, drive, make_core, naive
 from tests.support.engine_driver import make_request as request
 from tests.support.fake_backend import FAKE_VOCAB, FakeBackend, prefix_logits
@@ -562,3 +562,17 @@ def test_completion_that_no_tokens_could_spell_in_time_is_asked_for_once(max_tok
     outcome = drive(make_core(), [asked])["a", 0]
     assert outcome.finished is not None and outcome.finished.forced_close == asked_again
     assert (constraint.num_asked > 1) == asked_again
+
+
+def test_constraint_without_a_completion_at_hand_is_asked_less_and_less_often() -> None:
+    class Unknown(CountsCompletions):
+        def shortest_completion(self) -> tuple[int, ...]:
+            super().shortest_completion()
+            raise NoCompletion("none at hand")
+
+    constraint = Unknown(OPEN, CLOSE, ATOM, frozenset({STOP}), max_depth=300)
+    constraint.depth, constraint.started = 200, True
+    asked = replace(request("a", [5], max_tokens=150, temperature=1.0, seed=1), constraint=constraint)
+    outcome = drive(make_core(), [asked])["a", 0]
+    assert len(outcome.token_ids) == 150
+    assert 2 < constraint.num_asked < 12
