@@ -1,0 +1,78 @@
+"""Greedy answers of the default model do not depend on company, cache, chunks or preemption: through the public API,
+with real output types, logits bitwise. (tests/engine/test_runner.py holds the same for sampled and forked requests.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from safegen.engine.core import EngineCore
+from safegen.llm import LLM
+from safegen.types import Choice, JsonSchema, Regex
+
+Rows = dict[tuple[tuple[int, ...], int], bytes]
+TOKEN_BYTES = 46_080  # of the default model's cache
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=12)
+    age: int = Field(ge=0, le=130)
+
+
+KINDS: list[Any] = [
+    Person, None, Regex(r"(19|20)\d\d"), Choice(["good", "bad"]), Literal["yes", "no"], None,
+    JsonSchema({"type": "array", "items": {"type": "integer", "maximum": 99}, "maxItems": 3}),
+    JsonSchema({"type": "object", "additionalProperties": {"type": "boolean"}}),
+]  # fmt: skip
+ROWS: list[Any] = [(f"Number {place}: Maria Lopez, 34, Lisbon", KINDS[place % 8]) for place in range(32)]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Rows:
+    """Digests of the logits of every sampled row, by prompt and output position."""
+    rows: Rows = {}
+    sample = EngineCore._sample
+
+    def sample_and_record(core: EngineCore, span: Any, logits: Any, masks: Any, step_id: int) -> Any:
+        if span.num_sampled:
+            key = (span.sequence.request.prompt_ids, span.sequence.num_output_tokens)
+            digest = hashlib.blake2b(logits[0].tobytes()).digest()
+            assert rows.setdefault(key, digest) == digest, f"logits differ at output token {key[1]}"
+        return sample(core, span, logits, masks, step_id)
+
+    monkeypatch.setattr(EngineCore, "_sample", sample_and_record)
+    return rows
+
+
+def answers(rows: list[Any], max_tokens: int, **settings: Any) -> tuple[list[tuple[str, str]], int]:
+    """(status, text) of each row, and how often a sequence was preempted."""
+    with LLM(**settings) as llm:
+        results = llm.batch(rows, max_tokens=max_tokens, show_schema=False)
+        engine: Any = llm._runtime._engine
+        return [(result.status, result.text) for result in results], engine.stats().preemptions
+
+
+def test_greedy_answers_and_logits_are_those_of_the_request_alone(recorded: Rows) -> None:
+    alone, _ = answers(ROWS, 8, max_num_seqs=1, enable_prefix_caching=False)
+    assert {status for status, _ in alone} == {"ok", "truncated"}
+    num_rows = len(recorded)
+    together, _ = answers(ROWS, 8)
+    chunked, _ = answers(ROWS[:12], 8, max_num_seqs=5, max_num_batched_tokens=7)
+    assert together == alone
+    assert chunked == alone[:12]
+    assert len(recorded) == num_rows, "a row was computed that the request alone had no need of"
+
+
+def test_preempted_greedy_answers_and_logits_are_those_of_the_request_alone(recorded: Rows) -> None:
+    rows = [row for row in ROWS if row[1] in (Person, None)][:6]  # each grows from 42 tokens to 66
+    alone, _ = answers(rows, 24, max_num_seqs=1)
+    for caching in (True, False):
+        preempted, num_preemptions = answers(
+            rows, 24, block_size=4, kv_cache_memory=140 * TOKEN_BYTES, enable_prefix_caching=caching
+        )
+        assert preempted == alone
+        assert num_preemptions > 0
