@@ -6,14 +6,23 @@
 
 namespace safegen {
 
-uint32_t Machine::cost_parents(const Frame& frame) const {
+namespace {
+uint32_t cost_parents(const Frame& frame) {
     uint32_t best = kInfinite;
-    for (const FramePtr& parent : frame.parents) best = std::min(best, cost_after(*parent));
+    for (const FramePtr& parent : frame.parents) best = std::min(best, parent->cost_after.load(std::memory_order_relaxed));
     return best;
 }
+}  // namespace
 
-// Bytes still needed once what `frame` awaits has ended.
+// Bytes still needed once what `frame` awaits has ended; kept in the frame, which does not change any more.
 uint32_t Machine::cost_after(const Frame& frame) const {
+    ancestors_first(
+        frame, [](const Frame& f) { return f.cost_after.load(std::memory_order_relaxed) != kUnknownCost; },
+        [this](const Frame& f) { f.cost_after.store(compute_cost(f), std::memory_order_relaxed); });
+    return frame.cost_after.load(std::memory_order_relaxed);
+}
+
+uint32_t Machine::compute_cost(const Frame& frame) const {
     const Grammar& g = grammar_;
     switch (frame.phase) {
         case Frame::Root:

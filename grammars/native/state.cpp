@@ -256,8 +256,7 @@ struct Machine::Step {
         const auto& kids = g.node(frame->node).kids;
         if (frame->index == kids.size()) return pop(frame);
         if (frame->index + 1 == kids.size()) {  // a tail call: nothing is left to do here, so the parents await it
-            for (const FramePtr& parent : frame->parents) tail_call(kids.back(), parent);
-            return;
+            return tail_call(kids.back(), frame->parents);
         }
         FramePtr next = moved(frame, Frame::Sequence);
         ++next->index;
@@ -266,9 +265,19 @@ struct Machine::Step {
 
     // A finished call only passes on; its parents are final once its step is over. So lists that recurse on the right
     // cost the same at every item.
-    void tail_call(NodeId id, const FramePtr& parent) {
-        if (parent->phase != Frame::Call || parent->step == text.size()) return begin(id, parent);
-        for (const FramePtr& up : parent->parents) tail_call(id, up);
+    void tail_call(NodeId id, const std::vector<FramePtr>& parents) {
+        std::vector<const FramePtr*> open;
+        std::unordered_set<const Frame*> passed;  // calls of calls may be reached on many ways
+        const auto add_all = [&](const std::vector<FramePtr>& frames) {
+            for (const FramePtr& frame : frames) open.push_back(&frame);
+        };
+        add_all(parents);
+        while (!open.empty()) {
+            const FramePtr& at = *open.back();
+            open.pop_back();
+            if (at->phase != Frame::Call || at->step == text.size()) begin(id, at);
+            else if (passed.insert(at.get()).second) add_all(at->parents);
+        }
     }
 
     // --- arrays ---
@@ -522,13 +531,18 @@ bool Machine::repeats_key(const Top& top, std::string_view literal) {
 }
 
 // Counts that no bound will ever look at again are left out, so that the items of a long array share their masks.
-Hash128 Machine::frame_hash(const Frame& f) const {
+Hash128 Machine::frame_hash(const Frame& frame) const {
+    ancestors_first(
+        frame, [](const Frame& f) { return f.hash_a.load(std::memory_order_acquire) != 0; },
+        [this](const Frame& f) { hash_frame(f); });
     Hash128 h;
-    if (const uint64_t known = f.hash_a.load(std::memory_order_acquire)) {
-        h.a = known;
-        h.b = f.hash_b.load(std::memory_order_relaxed);
-        return h;
-    }
+    h.a = frame.hash_a.load(std::memory_order_acquire);
+    h.b = frame.hash_b.load(std::memory_order_relaxed);
+    return h;
+}
+
+void Machine::hash_frame(const Frame& f) const {
+    Hash128 h;
     uint32_t count = f.count;
     if (f.node != kNoNode) {
         const Node& n = grammar_.node(f.node);
@@ -548,9 +562,8 @@ Hash128 Machine::frame_hash(const Frame& f) const {
     Hash128 parents;
     parents.a = parents.b = 0;
     for (const FramePtr& parent : f.parents) {  // a set: order does not matter
-        const Hash128 up = frame_hash(*parent);
-        parents.a += up.a * 0xD6E8FEB86659FD93ull;
-        parents.b += up.b * 0xA0761D6478BD642Full;
+        parents.a += parent->hash_a.load(std::memory_order_acquire) * 0xD6E8FEB86659FD93ull;
+        parents.b += parent->hash_b.load(std::memory_order_relaxed) * 0xA0761D6478BD642Full;
     }
     h.mix(f.parents.size());
     h.mix(parents.a);
@@ -558,7 +571,6 @@ Hash128 Machine::frame_hash(const Frame& f) const {
     if (h.a == 0) h.a = 1;
     f.hash_b.store(h.b, std::memory_order_relaxed);
     f.hash_a.store(h.a, std::memory_order_release);
-    return h;
 }
 
 std::optional<Hash128> Machine::mask_key(const State& state, const std::string& text) const {

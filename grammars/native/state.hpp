@@ -69,6 +69,8 @@ struct Hash128 {
     bool operator==(const Hash128&) const = default;
 };
 
+constexpr uint32_t kUnknownCost = kInfinite - 1;
+
 struct Frame {
     enum Phase : uint8_t { Root, Tail, Lead, Sequence, ArrayOpen, ArrayItem, ArrayComma, ObjectOpen, ObjectKey, ObjectColon, ObjectValue, ObjectComma, Call, Close, Verify };
     std::atomic<uint32_t> references{1};
@@ -87,6 +89,7 @@ struct Frame {
     uint32_t outer = kInfinite;       // start of the outermost one that may take text back
     bool sensitive = false;           // some unique array is open
     std::shared_ptr<const std::vector<std::string>> items;  // canonical forms of a unique array's items, sorted
+    mutable std::atomic<uint32_t> cost_after{kUnknownCost};  // bytes still needed once what it awaits has ended
     std::vector<FramePtr> parents;
     mutable std::atomic<uint64_t> hash_a{0}, hash_b{0};  // of all that decides what may follow; 0 until asked for
 
@@ -96,6 +99,23 @@ struct Frame {
         sensitive |= parent.sensitive;
     }
 };
+
+// Calls make for `frame` and all its ancestors that are not known yet, ancestors first and each once. A worklist: stacks
+// are as deep as texts nest, and in an ambiguous grammar they have exponentially many paths.
+template <class IsKnown, class Make>
+void ancestors_first(const Frame& frame, IsKnown&& is_known, Make&& make) {
+    std::vector<const Frame*> open{&frame};
+    while (!open.empty()) {
+        const Frame* at = open.back();
+        const size_t before = open.size();
+        if (!is_known(*at))
+            for (const FramePtr& parent : at->parents)
+                if (!is_known(*parent)) open.push_back(parent.get());
+        if (open.size() != before) continue;
+        if (!is_known(*at)) make(*at);
+        open.pop_back();
+    }
+}
 
 inline FramePtr::FramePtr(const FramePtr& other) : frame_(other.frame_) {
     if (frame_) frame_->references.fetch_add(1, std::memory_order_relaxed);
@@ -158,12 +178,13 @@ public:
 
 private:
     Hash128 frame_hash(const Frame& frame) const;
+    void hash_frame(const Frame& frame) const;  // its parents are hashed
     struct Step;  // one closure
     std::optional<std::string> greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded, uint64_t& room) const;
     std::string shortest_key(const Top& top, const std::string& text) const;
     std::string required_key(const Top& top, const std::string& text) const;
     uint32_t cost_after(const Frame& frame) const;
-    uint32_t cost_parents(const Frame& frame) const;
+    uint32_t compute_cost(const Frame& frame) const;  // its parents' are known
     const Grammar& grammar_;
 };
 
