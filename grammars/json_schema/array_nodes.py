@@ -71,7 +71,8 @@ class ArrayNodes:
         if not piece.prefix:
             values = self.enumeration.values(piece.rest, _MAX_LISTED_VALUES)
             if values is not None:
-                listed = (self.node_of(self.terms.value(value, pointer)) for value in values)
+                every = (self.terms.value(value, pointer) for value in values)
+                listed = [self.node_of(self.terms.all_of([piece.rest, value])) for value in every]
                 nodes = [node for node in listed if node is not None]
                 if nodes:
                     return self.builder.distinct_array(nodes, piece.low, piece.high)

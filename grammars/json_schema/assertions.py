@@ -110,7 +110,10 @@ class Assertions:
         if "multipleOf" in words:
             wanted = Fraction(words["multipleOf"])
             divisor = wanted if divisor is None else common_multiple(divisor, wanted)
-        piece = NumberPiece(words.get("minimum"), False, words.get("maximum"), False, divisor, only_integers)
+        by_text = only_integers and self.document.dialect(here.position.base_uri).integers_by_text
+        piece = NumberPiece(
+            words.get("minimum"), False, words.get("maximum"), False, divisor, only_integers, digits=by_text or None
+        )
         if "exclusiveMinimum" in words:
             piece = piece.intersect(NumberPiece(low=words["exclusiveMinimum"], low_exclusive=True))
         if "exclusiveMaximum" in words:

@@ -43,7 +43,8 @@ _DRAFT_2020 = frozenset(("prefixItems", "$dynamicRef", "$dynamicAnchor"))
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """id_keyword: names a resource. item_lists: `items` may be a list, with `additionalItems` for the rest.
-    ref_siblings: keywords beside `$ref` count. boolean_bounds: exclusiveMinimum is a flag of minimum."""
+    ref_siblings: keywords beside `$ref` count. boolean_bounds: exclusiveMinimum is a flag of minimum.
+    integers_by_text: 1.0 is no integer, as it is written with a fraction."""
 
     name: str
     keywords: frozenset[str]
@@ -51,9 +52,12 @@ class Dialect:
     item_lists: bool = True
     ref_siblings: bool = False
     boolean_bounds: bool = False
+    integers_by_text: bool = False
 
 
-DRAFT_4 = Dialect("draft-04", _CORE | {"additionalItems", "dependencies", "id"}, "id", boolean_bounds=True)
+DRAFT_4 = Dialect(
+    "draft-04", _CORE | {"additionalItems", "dependencies", "id"}, "id", boolean_bounds=True, integers_by_text=True
+)
 DRAFT_6 = Dialect("draft-06", _CORE | _DRAFT_6 | {"additionalItems", "dependencies", "$id"})
 DRAFT_7 = Dialect("draft-07", DRAFT_6.keywords | _DRAFT_7)
 DRAFT_2019 = Dialect("2019-09", (DRAFT_7.keywords | _DRAFT_2019) - {"dependencies"}, ref_siblings=True)

@@ -120,6 +120,8 @@ class Lowering:
 
     def _number(self, piece: NumberPiece) -> int:
         builder = self.builder
+        if piece.digits is not None:
+            return self._number_by_text(piece)
         integer = piece.divisor is not None and piece.divisor.denominator == 1
         expr = builder.number(
             integer=integer,
@@ -135,6 +137,14 @@ class Lowering:
             for divisor in sorted(piece.not_multiples)
         ]
         return builder.intersect([expr, *outside]) if outside else expr
+
+    def _number_by_text(self, piece: NumberPiece) -> int:
+        """Draft 4's integers are those written with digits alone; "-0" is one where every spelling is legal."""
+        builder = self.builder
+        zero = [builder.literal(b"-0")] if self.any_spelling else []
+        written = builder.alternate([builder.number(integer=True, plain=True), *zero])
+        value = self._number(replace(piece, digits=None, plain=False))
+        return builder.intersect([value, written if piece.digits else builder.complement(written)])
 
     # Structure.
 

@@ -21,7 +21,9 @@ _SEARCHED_MULTIPLES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class NumberPiece:
-    """plain: the schema's type admits integer but not number, so integers have one spelling under "canonical"."""
+    """plain: the schema's type admits integer but not number, so integers have one spelling under "canonical".
+    digits: the text is written with digits alone (draft 4's integer), or, when False, with a fraction or an exponent.
+    """
 
     low: Number | None = None
     low_exclusive: bool = False
@@ -31,6 +33,7 @@ class NumberPiece:
     plain: bool = False
     not_multiples: frozenset[Fraction] = frozenset()
     not_values: frozenset[Number] = frozenset()
+    digits: bool | None = None
 
     def contains(self, value: Number) -> bool:
         if self.low is not None and (value < self.low or (self.low_exclusive and value == self.low)):
@@ -59,7 +62,12 @@ class NumberPiece:
             self.plain or other.plain,
             self.not_multiples | other.not_multiples,
             self.not_values | other.not_values,
+            other.digits if self.digits is None else self.digits,
         )
+
+    def clashes(self, other: NumberPiece) -> bool:
+        """No text is written both ways."""
+        return self.digits is not None and other.digits is not None and self.digits is not other.digits
 
     def complement(self) -> list[NumberPiece]:
         """Pieces of all numbers outside of this one."""
@@ -73,6 +81,8 @@ class NumberPiece:
             pieces.append(replace(inside, not_multiples=frozenset((self.divisor,))))
         pieces += [replace(inside, divisor=other) for other in self.not_multiples]
         pieces += [NumberPiece(low=value, high=value) for value in self.not_values]
+        if self.digits is not None:
+            pieces.append(NumberPiece(digits=not self.digits))
         return pieces
 
     def intervals(self) -> list[NumberPiece]:
@@ -144,15 +154,20 @@ class NumberSet:
     def __bool__(self) -> bool:
         return bool(self.listed or self.pieces)
 
-    def contains(self, value: Number) -> bool:
-        return value in self.listed or any(piece.contains(value) for piece in self.pieces)
+    def has_every_text_of(self, value: Number) -> bool:
+        """Whether a piece holds the value, however it is written."""
+        return any(piece.digits is None and piece.contains(value) for piece in self.pieces)
 
     def intersect(self, other: NumberSet) -> NumberSet:
         theirs = frozenset(other.listed)
         mine = frozenset(self.listed)
-        listed = [v for v in self.listed if v in theirs or any(piece.contains(v) for piece in other.pieces)]
-        listed += [v for v in other.listed if v not in mine and any(piece.contains(v) for piece in self.pieces)]
-        pieces = (a.intersect(b) for a in self.pieces for b in other.pieces)
+        listed = [v for v in self.listed if v in theirs or other.has_every_text_of(v)]
+        listed += [v for v in other.listed if v not in mine and self.has_every_text_of(v)]
+        pieces = [a.intersect(b) for a in self.pieces for b in other.pieces if not a.clashes(b)]
+        for values, pieces_met in ((self.listed, other.pieces), (other.listed, self.pieces)):
+            for piece in pieces_met:
+                if piece.digits is not None:
+                    pieces += [replace(piece, low=v, high=v) for v in values if piece.contains(v)]
         return NumberSet(tuple(listed), _distinct(piece for piece in pieces if not piece.is_empty()))
 
     def union(self, other: NumberSet) -> NumberSet:

@@ -55,6 +55,13 @@ def is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_written_as_integer(value: object) -> bool:
+    """Draft 4's integer: written with digits alone. Integers too long for int are Decimals without an exponent."""
+    if isinstance(value, Decimal):
+        return value.as_tuple().exponent == 0 and value.adjusted() >= MAX_INT_DIGITS
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def is_multiple(value: Number, divisor: Number) -> bool:
     """Whether value / divisor is an integer. divisor must not be zero."""
     if isinstance(value, int) and isinstance(divisor, int):

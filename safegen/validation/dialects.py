@@ -55,13 +55,15 @@ _DRAFT_6_7 = {"contains": own.contains_one}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """One draft. ref_hides_siblings: `$ref` silences the keywords beside it (up to draft 7)."""
+    """One draft. ref_hides_siblings: `$ref` silences the keywords beside it (up to draft 7). integers_by_text: `1.0` is
+    no integer, as it is written with a fraction (draft 4)."""
 
     uri: str
     keywords: Mapping[str, Keyword]
     meta_schema: dict[str, Any]
     specification: Any  # referencing.Specification
     ref_hides_siblings: bool
+    integers_by_text: bool
 
     def applicable(self, schema: dict[str, Any]) -> Any:
         """(keyword, value) pairs that count in a schema."""
@@ -78,7 +80,7 @@ def _dialect(
     meta_schema = validator.META_SCHEMA
     uri = str(meta_schema.get("$id") or meta_schema["id"]).rstrip("#")
     checks = MappingProxyType({**stock, **overridden, **changes})
-    return Dialect(uri, checks, meta_schema, specification, ref_hides_siblings)
+    return Dialect(uri, checks, meta_schema, specification, ref_hides_siblings, validator is jsonschema.Draft4Validator)
 
 
 DRAFT_2020_12 = _dialect(jsonschema.Draft202012Validator, specifications.DRAFT202012, {}, ref_hides_siblings=False)

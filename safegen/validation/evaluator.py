@@ -19,7 +19,7 @@ from jsonschema.exceptions import ValidationError
 from referencing.jsonschema import lookup_recursive_ref
 
 from safegen.errors import GrammarError, SchemaError
-from safegen.validation.decimals import equality_key, is_integer, is_number
+from safegen.validation.decimals import equality_key, is_integer, is_number, is_written_as_integer
 from safegen.validation.dialects import Dialect, dialect_of
 from safegen.validation.ecma import EcmaRegex
 from safegen.validation.keywords import ref
@@ -122,7 +122,7 @@ class Evaluator:
             case "number":
                 return is_number(instance)
             case "integer":
-                return is_integer(instance)
+                return is_written_as_integer(instance) if self.dialect.integers_by_text else is_integer(instance)
             case "boolean":
                 return isinstance(instance, bool)
             case "null":

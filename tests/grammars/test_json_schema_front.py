@@ -444,6 +444,18 @@ def test_older_drafts_are_mapped(make_builder: Factory) -> None:
     assert_language(siblings, ['"abc"'], ["1"], make_builder)
 
 
+def test_integers_of_draft_4_are_told_by_their_text(make_builder: Factory) -> None:
+    integer = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}
+    assert_language(integer, ["1", "-0", "-12"], ["1.0", "1e0", "10e-1", "1.5"], make_builder, ANY)
+    others = {"$schema": integer["$schema"], "not": {"type": "integer"}}
+    assert_language(others, ["1.0", "1e0", '"x"'], ["1", "-12", "-0"], make_builder, ANY)
+    listed = {**integer, "enum": [1, 2, 2.5], "not": {"enum": [2]}}
+    assert_language(listed, ["1"], ["1.0", "2", "2.0", "2.5"], make_builder, ANY)
+    different = {"$schema": integer["$schema"], "items": {"type": "integer", "minimum": 1, "maximum": 2}}
+    different |= {"type": "array", "uniqueItems": True}
+    assert_language(different, ["[1,2]"], ["[1,1]", "[1.0,2]"], make_builder, ANY)
+
+
 # Findings.
 
 
