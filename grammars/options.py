@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from safegen.errors import RequestError
 
@@ -23,20 +24,24 @@ class SchemaOptions:
     spelling: "canonical" gives listed names, const and enum values and integers one spelling; "any" allows all.
     formats: "assert" enforces `format` and refuses unknown ones, "known" takes unknown ones as annotations,
     "annotation" ignores the keyword.
+    documents: further schemas by URI, which references may lead to.
     """
 
     whitespace: Whitespace = "compact"
     property_order: PropertyOrder = "schema"
     spelling: Spelling = "canonical"
     formats: Formats = "assert"
+    documents: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         allowed = {"whitespace": Whitespace, "property_order": PropertyOrder, "spelling": Spelling, "formats": Formats}
-        for field, choices in allowed.items():
-            value = getattr(self, field)
+        for name, choices in allowed.items():
+            value = getattr(self, name)
             if value not in get_args(choices):
                 known = ", ".join(repr(choice) for choice in get_args(choices))
-                raise RequestError(f"{field}={value!r} is not one of {known}.", field=field, value=value)
+                raise RequestError(f"{name}={value!r} is not one of {known}.", field=name, value=value)
+        if not isinstance(self.documents, Mapping) or not all(isinstance(uri, str) for uri in self.documents):
+            raise RequestError("documents must map URIs to schemas.", field="documents", value=self.documents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,8 @@ class Limits:
     cache_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            wanted = (int, float) if field.name.endswith("_deadline_s") else (int,)
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            wanted = (int, float) if limit.name.endswith("_deadline_s") else (int,)
             if isinstance(value, bool) or not isinstance(value, wanted) or not value > 0:
-                raise RequestError(f"{field.name}={value!r} must be a positive number.", field=field.name, value=value)
+                raise RequestError(f"{limit.name}={value!r} must be a positive number.", field=limit.name, value=value)

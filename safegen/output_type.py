@@ -197,7 +197,7 @@ def json_reader(
     from safegen.validation.strict_json import MAX_DEPTH
 
     depth = max(MAX_DEPTH, limits.max_nesting)
-    validator = SchemaValidator(schema, formats=options.formats, max_depth=depth)
+    validator = SchemaValidator(schema, formats=options.formats, documents=options.documents, max_depth=depth)
 
     def read(text: str) -> Any:
         validator.validate(text)

@@ -26,6 +26,9 @@ class JsonSchema:
     the schema, "any" is any order. spelling: "canonical" gives listed names, listed values and integers one spelling,
     "any" accepts every spelling of an equal value. formats: "assert" enforces `format` and refuses unknown ones,
     "known" takes unknown ones as annotations, "annotation" ignores the keyword.
+
+    documents: further schemas by URI, which references may lead to. Nothing is ever fetched; the drafts' metaschemas
+    are there without asking.
     """
 
     schema: Mapping[str, Any] | bool | str = field(hash=False, compare=False)
@@ -33,6 +36,7 @@ class JsonSchema:
     property_order: PropertyOrder = "schema"
     spelling: Spelling = "canonical"
     formats: Formats = "assert"
+    documents: Mapping[str, Any] = field(default_factory=dict, hash=False)
     text: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +52,7 @@ class JsonSchema:
 
     @property
     def options(self) -> SchemaOptions:
-        return SchemaOptions(self.whitespace, self.property_order, self.spelling, self.formats)
+        return SchemaOptions(self.whitespace, self.property_order, self.spelling, self.formats, self.documents)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ a superset of what a validator accepts. Nothing is fetched, and no validator lib
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Literal
@@ -82,7 +82,7 @@ def compile_json_schema(
     """
     started = perf_counter()
     options, limits = options or SchemaOptions(), limits or Limits()
-    document = Document(load_schema(schema, limits))
+    document = _document(schema, options, limits)
     program, verified = _build(document, options, limits, make_builder, wrap)
     return CompiledSchema(program, _findings(document, verified), (perf_counter() - started) * 1e3)
 
@@ -103,9 +103,17 @@ def lower_schema(
     Raises what `compile_json_schema` raises; the builder is then spoilt, as it may hold nodes that lead nowhere.
     """
     options, limits = options or SchemaOptions(), limits or Limits()
-    document = Document(load_schema(schema, limits))
+    document = _document(schema, options, limits)
     node, verified = _lower(builder, document, options, limits, check_empty)
     return LoweredSchema(node, _findings(document, verified))
+
+
+def _document(schema: Schema, options: SchemaOptions, limits: Limits) -> Document:
+    return Document(load_schema(schema, limits), _others(options, limits))
+
+
+def _others(options: SchemaOptions, limits: Limits) -> dict[str, SchemaValue]:
+    return {uri: load_schema(schema, limits) for uri, schema in options.documents.items()}
 
 
 def schema_builder(options: SchemaOptions, limits: Limits, make_builder: Callable[..., Builder] = Builder) -> Builder:
@@ -132,16 +140,17 @@ def check_json_schema(
     options, limits = options or SchemaOptions(), limits or Limits()
     try:
         root = load_schema(schema, limits)
-        document = Document(root, collect=True)
+        others = _others(options, limits)
+        document = Document(root, others, collect=True)
     except SchemaError as error:
         return [_refusal(error)]
     refused = [_refusal(problem) for problem in document.problems]
     verified: Verified = {}
     if not refused:
-        refused, verified = _refusals(root, options, limits, make_builder)
+        refused, verified = _refusals(root, others, options, limits, make_builder)
     places = {(finding.pointer, finding.keyword) for finding in refused}
-    others = (finding for finding in _findings(document, verified) if (finding.pointer, finding.keyword) not in places)
-    return [*refused, *others]
+    rest = (finding for finding in _findings(document, verified) if (finding.pointer, finding.keyword) not in places)
+    return [*refused, *rest]
 
 
 def _build(
@@ -183,7 +192,7 @@ def _verification(document: Document, options: SchemaOptions, limits: Limits, de
         algebra = Algebra(builder, limits, deadline)
         reader = Reader(document, algebra, every_text, limits)
         lowering = Lowering(reader, algebra, every_text, limits, verification.predicate)
-        term = algebra.terms.position(position.schema, position.pointer, position.base_uri)
+        term = algebra.terms.position(position.schema, position.pointer, position.base)
         return builder.build(lowering.exact_root_node(term))
 
     verification = Verification(document, compile_exactly)
@@ -209,14 +218,18 @@ def _refusal(error: SchemaError) -> Finding:
 
 
 def _refusals(
-    root: SchemaValue, options: SchemaOptions, limits: Limits, make_builder: Callable[..., Builder]
+    root: SchemaValue,
+    others: Mapping[str, SchemaValue],
+    options: SchemaOptions,
+    limits: Limits,
+    make_builder: Callable[..., Builder],
 ) -> tuple[list[Finding], Verified]:
     """Compile again and again, each time without the keyword that was refused last."""
     found: list[Finding] = []
     remaining = copy.deepcopy(root)
     for _ in range(_MAX_REFUSALS):
         try:
-            return found, _build(Document(remaining), options, limits, make_builder)[1]
+            return found, _build(Document(remaining, others), options, limits, make_builder)[1]
         except SchemaError as error:
             found.append(_refusal(error))
             if error.keyword is None or not _delete(remaining, error.pointer, error.keyword):

@@ -26,7 +26,8 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class ArrayPiece:
-    """seen: how many leading items are evaluated, None when all are (for unevaluatedItems).
+    """seen: how many leading items are evaluated, None when all are; seen_by: items of these terms are, wherever they
+    stand (both for unevaluatedItems).
     unique: pointer of the schema that wants unique items. repeats: of the one whose negation wants an equal pair."""
 
     rest: Term
@@ -37,6 +38,7 @@ class ArrayPiece:
     unique: str | None = None
     seen: int | None = 0
     repeats: str | None = None
+    seen_by: tuple[Term, ...] = ()
 
     def item(self, place: int) -> Term:
         return self.prefix[place] if place < len(self.prefix) else self.rest
@@ -63,6 +65,7 @@ class Arrays:
             a.unique if a.unique is not None else b.unique,
             None if a.seen is None or b.seen is None else max(a.seen, b.seen),
             a.repeats if a.repeats is not None else b.repeats,
+            tuple(dict.fromkeys(a.seen_by + b.seen_by)),
         )
         if met.unique is not None and met.repeats is not None:
             return None

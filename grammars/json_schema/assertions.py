@@ -20,7 +20,7 @@ from safegen.grammars.json_schema.loader import JsonValue, escape_token
 from safegen.grammars.json_schema.numbers import ALL_NUMBERS, Number, NumberPiece, NumberSet, common_multiple
 from safegen.grammars.json_schema.objects import KeyClasses, ObjectPiece, Seen
 from safegen.grammars.json_schema.strings import ALL_STRINGS, NO_STRINGS, StringPiece, StringSet, encodable
-from safegen.grammars.json_schema.terms import Position, Term
+from safegen.grammars.json_schema.terms import Base, Position, Term
 from safegen.grammars.options import Limits, SchemaOptions
 from safegen.grammars.regex_lowering import RegexLowering
 from safegen.grammars.regex_syntax import parse_regex
@@ -75,10 +75,10 @@ class Assertions:
         self._formats: dict[str, int] = {}
         self._patterns: dict[str, int] = {}
 
-    def term(self, schema: SchemaValue, pointer: str, base_uri: str) -> Term:
+    def term(self, schema: SchemaValue, pointer: str, base: Base) -> Term:
         if isinstance(schema, dict) and ("$id" in schema or "id" in schema):
-            base_uri = self.document.base_of(schema, base_uri)
-        return self.terms.position(schema, pointer, base_uri)
+            base = self.document.enter(schema, base)
+        return self.terms.position(schema, pointer, base)
 
     def read(self, here: Here) -> Shape:
         words = here.words.keywords
@@ -110,7 +110,7 @@ class Assertions:
         if "multipleOf" in words:
             wanted = Fraction(words["multipleOf"])
             divisor = wanted if divisor is None else common_multiple(divisor, wanted)
-        by_text = only_integers and self.document.dialect(here.position.base_uri).integers_by_text
+        by_text = only_integers and self.document.dialect(here.position.base.uri).integers_by_text
         piece = NumberPiece(
             words.get("minimum"), False, words.get("maximum"), False, divisor, only_integers, digits=by_text or None
         )
@@ -165,17 +165,20 @@ class Assertions:
         return self._formats[name]
 
     def _arrays(self, here: Here) -> tuple[ArrayPiece, ...]:
-        words, base = here.words.keywords, here.position.base_uri
+        words, base = here.words.keywords, here.position.base
         prefix_place, items_place = here.at("prefixItems"), here.at("items")
         prefix = tuple(
             self.term(item, f"{prefix_place}/{index}", base) for index, item in enumerate(words.get("prefixItems", ()))
         )
         rest = self.term(words["items"], items_place, base) if "items" in words else self.terms.true
         contains: tuple[Contains, ...] = ()
+        seen_by: tuple[Term, ...] = ()
         if "contains" in words:
             term = self.term(words["contains"], here.at("contains"), base)
             low, high = words.get("minContains", 1), words.get("maxContains")
             contains = (Contains(0, term, low, high, here.position.pointer),)
+            if self.document.tracks_evaluation and self.document.dialect(base.uri).contains_evaluates:
+                seen_by = (term,)
         unique = here.position.pointer if words.get("uniqueItems") is True else None
         piece = ArrayPiece(
             rest,
@@ -185,12 +188,13 @@ class Assertions:
             contains,
             unique,
             None if "items" in words else len(prefix),
+            seen_by=seen_by,
         )
         trimmed = self.algebra.arrays.trim(piece)
         return () if trimmed is None else (trimmed,)
 
     def _objects(self, here: Here) -> tuple[ObjectPiece, ...]:
-        words, base = here.words.keywords, here.position.base_uri
+        words, base = here.words.keywords, here.position.base
         objects = self.algebra.objects
         place = here.at("properties")
         names = {
@@ -228,7 +232,7 @@ class Assertions:
     def _pattern_properties(self, here: Here, names: dict[str, Term], additional: Term) -> tuple[KeyClasses, int]:
         """Key classes of patterns, with `additional` for keys that match none, and the union of the patterns. The
         terms of matching patterns are added to `names`."""
-        base, place = here.position.base_uri, here.at("patternProperties")
+        base, place = here.position.base, here.at("patternProperties")
         objects, builder = self.algebra.objects, self.algebra.builder
         classes = objects.anything.classes
         languages = []

@@ -44,7 +44,8 @@ _DRAFT_2020 = frozenset(("prefixItems", "$dynamicRef", "$dynamicAnchor"))
 class Dialect:
     """id_keyword: names a resource. item_lists: `items` may be a list, with `additionalItems` for the rest.
     ref_siblings: keywords beside `$ref` count. boolean_bounds: exclusiveMinimum is a flag of minimum.
-    integers_by_text: 1.0 is no integer, as it is written with a fraction."""
+    integers_by_text: 1.0 is no integer, as it is written with a fraction. contains_evaluates: what it
+    counts is no unevaluated item."""
 
     name: str
     keywords: frozenset[str]
@@ -53,6 +54,7 @@ class Dialect:
     ref_siblings: bool = False
     boolean_bounds: bool = False
     integers_by_text: bool = False
+    contains_evaluates: bool = False
 
 
 DRAFT_4 = Dialect(
@@ -66,6 +68,7 @@ DRAFT_2020 = Dialect(
     (DRAFT_2019.keywords | _DRAFT_2020) - {"additionalItems", "$recursiveRef", "$recursiveAnchor"},
     item_lists=False,
     ref_siblings=True,
+    contains_evaluates=True,
 )
 
 _BY_URI = {

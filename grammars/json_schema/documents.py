@@ -2,12 +2,14 @@
 
 `Document` walks all schema positions once, with its own stack. It checks keyword values against the dialect of their
 resource, registers `$id` and anchors, and notes what is worth telling (`notes`). References are resolved inside the
-document only: nothing is ever fetched. A reference may also point at a place that is no schema position; what lies
-there is then walked as a schema when it is first used.
+document, the documents handed in with it and the drafts' metaschemas: nothing is ever fetched. A reference may also
+point at a place that is no schema position; what lies there is then walked as a schema when it is first used. The
+pointer of a place in another document starts with that document's URI.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 from urllib.parse import unquote, urljoin
@@ -16,6 +18,8 @@ from safegen.errors import SchemaError
 from safegen.grammars.json_schema import keyword_syntax
 from safegen.grammars.json_schema.dialects import DRAFT_2020, Dialect, dialect_of
 from safegen.grammars.json_schema.loader import escape_token
+from safegen.grammars.json_schema.metaschemas import metaschema
+from safegen.grammars.json_schema.terms import Base
 
 SchemaValue = dict[str, Any] | bool
 _ANNOTATIONS = frozenset(
@@ -29,10 +33,14 @@ _ALL_WORDS = frozenset(keyword_syntax.CHECKS) - _ANNOTATIONS
 
 
 class Document:
-    """collect: keep going at a problem and gather it in `problems`, instead of raising it."""
+    """others: further documents by URI, read when a reference first leads there. collect: keep going at a problem and
+    gather it in `problems`, instead of raising it."""
 
-    def __init__(self, root: SchemaValue, *, collect: bool = False) -> None:
+    def __init__(
+        self, root: SchemaValue, others: Mapping[str, SchemaValue] | None = None, *, collect: bool = False
+    ) -> None:
         self.root = root
+        self.others = {uri.removesuffix("#"): schema for uri, schema in (others or {}).items()}
         self.collect = collect
         self.problems: list[SchemaError] = []
         self.occurrences: list[tuple[str, str]] = []  # (pointer, keyword) of every assertion and applicator
@@ -40,10 +48,10 @@ class Document:
         self.dialects: dict[str, Dialect] = {}
         self.resources: dict[str, tuple[SchemaValue, str]] = {}
         self.anchors: dict[tuple[str, str], tuple[SchemaValue, str]] = {}
-        self.dynamic_anchors: dict[str, int] = {}
-        self.has_recursive_anchor = False
+        self.dynamic_anchors: dict[str, set[str]] = {}  # by resource that has some; "" is its $recursiveAnchor
         self.tracks_evaluation = False
         self._ambiguous: set[tuple[str, str]] = set()  # (URI, anchor or "") of names that two schemas have
+        self._own_uris: dict[str, str] = {}  # of documents that were read under another URI
         self._walked: set[int] = set()
         self.root_uri = ""
         if isinstance(root, dict):
@@ -52,6 +60,7 @@ class Document:
             self.dialects[self.root_uri] = self.dialects[""]
         self.resources[""] = self.resources[self.root_uri] = (root, "")
         self.walk(root, "", "")
+        self.root_base = self._within(Base(""), self.root_uri)
 
     # Walking.
 
@@ -114,8 +123,10 @@ class Document:
             if first is not schema:
                 self._ambiguous.add((base, name))
             if word == "$dynamicAnchor":
-                self.dynamic_anchors[name] = self.dynamic_anchors.get(name, 0) + 1
-        self.has_recursive_anchor = self.has_recursive_anchor or schema.get("$recursiveAnchor") is True
+                self.dynamic_anchors.setdefault(base, set()).add(name)
+        is_recursive = schema.get("$recursiveAnchor") is True and "$recursiveAnchor" in dialect.keywords
+        if is_recursive and self.resources.get(base, (None,))[0] is schema:
+            self.dynamic_anchors.setdefault(base, set()).add("")
 
     def _check(self, schema: dict[str, Any], place: str, dialect: Dialect) -> None:
         known = dialect.keywords
@@ -150,19 +161,69 @@ class Document:
 
     # References.
 
-    def resolve(self, reference: str, base_uri: str, pointer: str, keyword: str) -> tuple[SchemaValue, str, str]:
-        """(schema, pointer, base URI) that a reference names. Raises SchemaError."""
+    def enter(self, schema: SchemaValue, base: Base) -> Base:
+        """The base inside of `schema`, which was found in the resource of `base`."""
+        uri = self.base_of(schema, base.uri)
+        return base if uri == base.uri else self._within(base, uri)
+
+    def _within(self, base: Base, uri: str) -> Base:
+        is_new = uri in self.dynamic_anchors and uri not in base.scope
+        return Base(uri, (*base.scope, uri) if is_new else base.scope)
+
+    def resolve(self, reference: str, base: Base, pointer: str, keyword: str) -> tuple[SchemaValue, str, Base]:
+        """(schema, pointer, base) that a reference names. Raises SchemaError."""
         address, _, fragment = reference.partition("#")
-        uri = urljoin(base_uri, address) if address else base_uri
-        resource = self.resources.get(uri)
+        uri = urljoin(base.uri, address) if address else base.uri
+        resource = self.resources.get(uri) or self._read_other(uri)
         if resource is None:
             raise SchemaError(
                 f"the reference {reference!r} leads outside of this document, and nothing is fetched",
                 pointer=pointer,
                 keyword=keyword,
-                hint="Put the schema under $defs.",
+                hint=f"Put the schema under $defs, or pass it as JsonSchema(..., documents={{{uri!r}: schema}}).",
             )
+        uri = self._own_uris.get(uri, uri)
+        found, place, found_uri = self._find(resource, uri, fragment, reference, (pointer, keyword))
+        return found, place, self._within(base, found_uri)
+
+    def resolve_dynamically(
+        self, reference: str, target: tuple[SchemaValue, str, Base], base: Base
+    ) -> tuple[SchemaValue, str, Base]:
+        """What $dynamicRef and $recursiveRef name, given what a plain reference would: where that is a dynamic anchor,
+        the one of the same name in the outermost resource that evaluation came through."""
+        schema, _, found = target
+        name = unquote(reference.partition("#")[2])
+        if name and not (isinstance(schema, dict) and schema.get("$dynamicAnchor") == name):
+            return target
+        if name not in self.dynamic_anchors.get(found.uri, ()):
+            return target
+        for uri in base.scope:
+            if name in self.dynamic_anchors[uri]:
+                outer, place = self.anchors[uri, name] if name else self.resources[uri]
+                return outer, place, self._within(base, uri)
+        return target
+
+    def _read_other(self, uri: str) -> tuple[SchemaValue, str] | None:
+        """Take in a document that was handed in, or a metaschema."""
+        schema = self.others.get(uri)
+        if schema is None:
+            schema = metaschema(uri)
+        if schema is None:
+            return None
+        dialect = dialect_of(schema, f"{uri}#", self.dialect(self.root_uri)) if isinstance(schema, dict) else DRAFT_2020
+        self.dialects[uri] = dialect
+        own = self._own_uris[uri] = self.base_of(schema, uri)
+        self.dialects.setdefault(own, dialect)
+        self.resources[uri] = self.resources[own] = (schema, f"{uri}#")
+        self.walk(schema, f"{uri}#", own)
+        return self.resources[uri]
+
+    def _find(
+        self, resource: tuple[SchemaValue, str], uri: str, fragment: str, reference: str, blame: tuple[str, str]
+    ) -> tuple[SchemaValue, str, str]:
+        """(schema, pointer, URI of its resource) of a fragment in a resource."""
         schema, place = resource
+        pointer, keyword = blame
         fragment = unquote(fragment)
         if (uri, "") in self._ambiguous or (uri, fragment) in self._ambiguous:
             raise SchemaError(f"two schemas have the name of {reference!r}", pointer=pointer, keyword=keyword)

@@ -53,7 +53,7 @@ class Reader:
         }
 
     def root(self) -> Term:
-        return self.assertions.term(self.document.root, "", "")
+        return self.assertions.term(self.document.root, "", self.document.root_base)
 
     # Terms.
 
@@ -102,7 +102,7 @@ class Reader:
     def _read(self, position: Position) -> Shape:
         schema = position.schema
         assert isinstance(schema, dict)
-        mapped = view(schema, self.document.dialect(position.base_uri))
+        mapped = view(schema, self.document.dialect(position.base.uri))
         words = mapped.keywords
         asserted = self.assertions.read(Here(mapped, position, self.algebra.everything))
         here = Here(mapped, position, asserted)
@@ -148,17 +148,13 @@ class Reader:
     def _reference(self, here: Here, reference: str) -> Shape:
         words, document = here.words.keywords, self.document
         word = next(word for word in ("$ref", "$dynamicRef", "$recursiveRef") if words.get(word) is reference)
-        schema, pointer, base = document.resolve(reference, here.position.base_uri, here.position.pointer, word)
-        anchor = schema.get("$dynamicAnchor") if isinstance(schema, dict) else None
-        is_dynamic = word == "$dynamicRef" and reference.partition("#")[2] == anchor
-        if is_dynamic and document.dynamic_anchors[str(anchor)] > 1:
-            raise here.error("a dynamic reference with several anchors of its name is not supported", word)
-        if word == "$recursiveRef" and document.has_recursive_anchor and len(set(document.resources)) > 1:
-            raise here.error("a recursive reference across resources is not supported", word)
-        return self.shape(self.terms.position(schema, pointer, base))
+        target = document.resolve(reference, here.position.base, here.position.pointer, word)
+        if word != "$ref":
+            target = document.resolve_dynamically(reference, target, here.position.base)
+        return self.shape(self.terms.position(*target))
 
     def _branches(self, here: Here, word: str) -> list[Shape]:
-        place, base = here.at(word), here.position.base_uri
+        place, base = here.at(word), here.position.base
         schemas = here.words.keywords[word]
         return [self.shape(self.assertions.term(schema, f"{place}/{i}", base)) for i, schema in enumerate(schemas)]
 
@@ -207,10 +203,10 @@ class Reader:
 
     def _not(self, here: Here, schema: SchemaValue) -> Shape:
         place = here.at("not")
-        return self._negated(self.shape(self.assertions.term(schema, place, here.position.base_uri)), place)
+        return self._negated(self.shape(self.assertions.term(schema, place, here.position.base)), place)
 
     def _condition(self, here: Here, schema: SchemaValue) -> Shape:
-        words, base, algebra = here.words.keywords, here.position.base_uri, self.algebra
+        words, base, algebra = here.words.keywords, here.position.base, self.algebra
         if "then" not in words and "else" not in words and not self.document.tracks_evaluation:
             return algebra.everything
         place = here.at("if")
@@ -244,7 +240,7 @@ class Reader:
     def _dependent_schemas(self, here: Here, schemas: dict[str, SchemaValue]) -> Shape:
         algebra, shape, place = self.algebra, self.algebra.everything, here.at("dependentSchemas")
         for name, schema in schemas.items():
-            branch = self.shape(self.assertions.term(schema, f"{place}/{escape_token(name)}", here.position.base_uri))
+            branch = self.shape(self.assertions.term(schema, f"{place}/{escape_token(name)}", here.position.base))
             only_object = replace(
                 self._with_names([name]), null=False, booleans=(), numbers=NumberSet(), strings=NO_STRINGS, arrays=()
             )
@@ -256,7 +252,7 @@ class Reader:
     # Unevaluated.
 
     def _unevaluated(self, here: Here, shape: Shape) -> Shape:
-        words, base, algebra = here.words.keywords, here.position.base_uri, self.algebra
+        words, base, algebra = here.words.keywords, here.position.base, self.algebra
         if "unevaluatedProperties" in words:
             term = self.assertions.term(words["unevaluatedProperties"], here.at("unevaluatedProperties"), base)
             applied = (algebra.objects.with_seen(piece, term) for piece in shape.objects)
@@ -265,11 +261,9 @@ class Reader:
             term = self.assertions.term(words["unevaluatedItems"], here.at("unevaluatedItems"), base)
             arrays = []
             for piece in shape.arrays:
-                if piece.contains and piece.seen is not None and term is not self.terms.true:
-                    raise here.error("unevaluatedItems beside contains cannot be enforced", "unevaluatedItems")
                 if piece.seen is not None:
-                    rest = ArrayPiece(term, (self.terms.true,) * piece.seen)
-                    met = algebra.arrays.meet(piece, rest)
+                    rest = self.terms.any_of([term, *piece.seen_by])
+                    met = algebra.arrays.meet(piece, ArrayPiece(rest, (self.terms.true,) * piece.seen))
                     if met is None:
                         continue
                     piece = met

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from safegen.grammars.json_schema.loader import JsonValue
 
@@ -24,13 +24,21 @@ class TermKind(Enum):
     NOT = "not"
 
 
+class Base(NamedTuple):
+    """What references resolve against. uri: of the resource at hand. scope: the resources with dynamic anchors that
+    evaluation came through, outermost first."""
+
+    uri: str
+    scope: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a schema document. base_uri: of the resource that holds it, for references inside."""
+    """A place in a schema document."""
 
     schema: dict[str, Any] | bool
     pointer: str
-    base_uri: str
+    base: Base
 
 
 @dataclass(eq=False, slots=True)
@@ -50,19 +58,19 @@ class TermTable:
     def __init__(self) -> None:
         self.true = Term(TermKind.TRUE, "")
         self.false = Term(TermKind.FALSE, "")
-        self._positions: dict[tuple[int, str], Term] = {}
+        self._positions: dict[tuple[int, Base], Term] = {}
         self._values: dict[object, Term] = {}
         self._combined: dict[tuple[TermKind, tuple[int, ...]], Term] = {}
 
-    def position(self, schema: dict[str, Any] | bool, pointer: str, base_uri: str) -> Term:
+    def position(self, schema: dict[str, Any] | bool, pointer: str, base: Base) -> Term:
         if schema is True or schema == {}:
             return self.true
         if schema is False:
             return self.false
-        key = (id(schema), base_uri)
+        key = (id(schema), base)
         term = self._positions.get(key)
         if term is None:
-            position = Position(schema, pointer, base_uri)
+            position = Position(schema, pointer, base)
             term = self._positions[key] = Term(TermKind.POSITION, pointer, position=position)
         return term
 

@@ -14,7 +14,7 @@ from safegen._native import Predicate, Program
 from safegen.errors import SchemaError
 from safegen.grammars.json_schema.dialects import view
 from safegen.grammars.json_schema.documents import Document, SchemaValue
-from safegen.grammars.json_schema.terms import Position, Term, TermKind
+from safegen.grammars.json_schema.terms import Base, Position, Term, TermKind
 
 _APPLICATORS = frozenset(
     (
@@ -22,7 +22,7 @@ _APPLICATORS = frozenset(
         *("dependentSchemas", "dependentRequired", "dependencies", "unevaluatedItems", "unevaluatedProperties"),
     )
 )
-Key = tuple[int, str]
+Key = tuple[int, Base]
 
 
 class NotExact(Exception):
@@ -45,9 +45,9 @@ class Verification:
             case TermKind.POSITION:
                 assert term.position is not None
                 position = term.position
-                return self._position(position.schema, position.pointer, position.base_uri)
+                return self._position(position.schema, position.pointer, position.base)
             case TermKind.VALUE:
-                return self._made({"const": term.value}, term.pointer, "")
+                return self._made({"const": term.value}, term.pointer, self.document.root_base)
             case TermKind.TRUE | TermKind.ALL_OF:
                 return Predicate.all_of([self.predicate(part) for part in term.parts])
             case TermKind.FALSE | TermKind.ANY_OF:
@@ -55,15 +55,15 @@ class Verification:
             case TermKind.NOT:
                 return Predicate.none_of(self.predicate(term.parts[0]))
 
-    def _made(self, schema: dict[str, Any], pointer: str, base_uri: str) -> Predicate:
+    def _made(self, schema: dict[str, Any], pointer: str, base: Base) -> Predicate:
         self._kept.append(schema)
-        return self._position(schema, pointer, base_uri)
+        return self._position(schema, pointer, base)
 
-    def _position(self, schema: SchemaValue, pointer: str, base_uri: str) -> Predicate:
+    def _position(self, schema: SchemaValue, pointer: str, base: Base) -> Predicate:
         if isinstance(schema, bool):
             return Predicate.all_of([]) if schema else Predicate.any_of([])
-        base_uri = self.document.base_of(schema, base_uri)
-        key = (id(schema), base_uri)
+        base = self.document.enter(schema, base)
+        key = (id(schema), base)
         known = self._known.get(key)
         if known is not None:
             return known
@@ -72,16 +72,16 @@ class Verification:
         self._open.add(key)
         try:
             try:
-                predicate = Predicate.matches(self.compile_exactly(Position(schema, pointer, base_uri)))
+                predicate = Predicate.matches(self.compile_exactly(Position(schema, pointer, base)))
             except NotExact:
-                predicate = self._formula(schema, pointer, base_uri)
+                predicate = self._formula(schema, pointer, base)
         finally:
             self._open.discard(key)
         self._known[key] = predicate
         return predicate
 
-    def _formula(self, schema: dict[str, Any], pointer: str, base_uri: str) -> Predicate:
-        words = view(schema, self.document.dialect(base_uri)).keywords
+    def _formula(self, schema: dict[str, Any], pointer: str, base: Base) -> Predicate:
+        words = view(schema, self.document.dialect(base.uri)).keywords
         if self.document.tracks_evaluation and any(word.startswith("unevaluated") for word in words):
             raise SchemaError("what was evaluated is beyond max_alternatives", pointer=pointer, keyword="unevaluated")
         applied = [word for word in words if word in _APPLICATORS]
@@ -91,19 +91,19 @@ class Verification:
         if applied != list(words):
             own = schema if "$ref" not in words or len(words) > 1 else {}
             kept = {word: value for word, value in own.items() if word not in _APPLICATORS}
-            parts.append(self._made(kept, pointer, base_uri))
+            parts.append(self._made(kept, pointer, base))
         for word in applied:
-            parts += self._applied(word, words, pointer, base_uri)
+            parts += self._applied(word, words, pointer, base)
         return Predicate.all_of(parts)
 
-    def _applied(self, word: str, words: Any, pointer: str, base_uri: str) -> list[Predicate]:
+    def _applied(self, word: str, words: Any, pointer: str, base: Base) -> list[Predicate]:
         def inner(name: str) -> Predicate:
-            return self._position(words[name], f"{pointer}/{name}", base_uri) if name in words else Predicate.all_of([])
+            return self._position(words[name], f"{pointer}/{name}", base) if name in words else Predicate.all_of([])
 
         value = words[word]
         if word in ("allOf", "anyOf", "oneOf"):
             connect = {"allOf": Predicate.all_of, "anyOf": Predicate.any_of, "oneOf": Predicate.exactly_one_of}[word]
-            return [connect([self._position(part, f"{pointer}/{word}/{i}", base_uri) for i, part in enumerate(value)])]
+            return [connect([self._position(part, f"{pointer}/{word}/{i}", base) for i, part in enumerate(value)])]
         if word == "not":
             return [Predicate.none_of(inner("not"))]
         if word == "if":
@@ -111,15 +111,15 @@ class Verification:
             then = Predicate.all_of([holds, inner("then")])
             return [Predicate.any_of([then, Predicate.all_of([Predicate.none_of(holds), inner("else")])])]
         if word in ("dependentSchemas", "dependentRequired"):
-            return [self._dependency(name, need, pointer, base_uri) for name, need in value.items()]
+            return [self._dependency(name, need, pointer, base) for name, need in value.items()]
         if word == "$ref":
-            return [self._position(*self.document.resolve(value, base_uri, pointer, word))]
+            return [self._position(*self.document.resolve(value, base, pointer, word))]
         if word in ("then", "else"):
             return []
         raise SchemaError(f"{word} cannot be verified", pointer=pointer, keyword=word)
 
-    def _dependency(self, name: str, need: Any, pointer: str, base_uri: str) -> Predicate:
-        absent = Predicate.none_of(self._made({"type": "object", "required": [name]}, pointer, base_uri))
+    def _dependency(self, name: str, need: Any, pointer: str, base: Base) -> Predicate:
+        absent = Predicate.none_of(self._made({"type": "object", "required": [name]}, pointer, base))
         if isinstance(need, list):
-            return Predicate.any_of([absent, self._made({"required": need}, pointer, base_uri)])
-        return Predicate.any_of([absent, self._position(need, pointer, base_uri)])
+            return Predicate.any_of([absent, self._made({"required": need}, pointer, base)])
+        return Predicate.any_of([absent, self._position(need, pointer, base)])

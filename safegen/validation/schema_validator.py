@@ -6,13 +6,14 @@ formats in place of the library's own; it shares no code with the constraint mac
 `ValidationFailure`, or an error (`SchemaError`, `ValidatorError`). Whatever goes wrong inside, the stack included, is
 an error, never a value.
 
-Drafts 4, 6, 7, 2019-09 and 2020-12, chosen by `$schema` (default 2020-12). References inside the schema and to the
-drafts' metaschemas resolve; all others are refused, nothing is fetched. A schema given as text keeps its number
-literals exactly; in one given as Python objects a float stands for its shortest decimal.
+Drafts 4, 6, 7, 2019-09 and 2020-12, chosen by `$schema` (default 2020-12). References inside the schema, to documents
+handed in with it and to the drafts' metaschemas resolve; all others are refused, nothing is fetched. A schema given as
+text keeps its number literals exactly; in one given as Python objects a float stands for its shortest decimal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jsonschema.exceptions import ValidationError
@@ -38,8 +39,9 @@ class SchemaValidator:
 
     schema: a JSON Schema as dict or bool, or as JSON text. formats: "assert" checks every format and refuses schemas
     with an unknown one; "known" checks those that a decoder can hold (all but formats.NOT_REGULAR) and takes others as
-    annotations; "annotation" checks none. max_depth: nesting of the schema and of texts. max_steps: subschema
-    applications for one text. Raises SchemaError when the schema cannot be served.
+    annotations; "annotation" checks none. documents: further schemas by URI, for references. max_depth: nesting of the
+    schema and of texts. max_steps: subschema applications for one text. Raises SchemaError when the schema cannot be
+    served.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class SchemaValidator:
         schema: Any,
         *,
         formats: FormatMode = "assert",
+        documents: Mapping[str, Any] | None = None,
         max_depth: int = MAX_DEPTH,
         max_steps: int = MAX_STEPS,
     ) -> None:
@@ -59,7 +62,10 @@ class SchemaValidator:
             self.schema = _exact_schema(schema, max_depth)
             self._dialect = dialect_of(self.schema)
             check_against_metaschema(self._dialect, self.schema)
-            self._resolver = self._crawled_resolver()
+            others = {uri: _exact_schema(other, max_depth) for uri, other in (documents or {}).items()}
+            for other in others.values():
+                check_against_metaschema(dialect_of(other, self._dialect), other)
+            self._resolver = self._crawled_resolver(others)
             audit(self._evaluator(), self.schema)
         except RecursionError as error:
             raise SchemaError("nested too deep", hint="flatten the schema") from error
@@ -100,11 +106,15 @@ class SchemaValidator:
     def _evaluator(self) -> Evaluator:
         return Evaluator(Run(self._library, self._max_steps), self._dialect, self._resolver)
 
-    def _crawled_resolver(self) -> Any:
+    def _crawled_resolver(self, others: Mapping[str, Any]) -> Any:
         try:
             resource = self._dialect.specification.create_resource(self.schema)
             uri = (resource.id() or "").rstrip("#")
-            return METASCHEMAS.with_resource(uri, resource).crawl().resolver(uri)
+            known = METASCHEMAS.with_resources(
+                (other_uri.rstrip("#"), dialect_of(other, self._dialect).specification.create_resource(other))
+                for other_uri, other in others.items()
+            )
+            return known.with_resource(uri, resource).crawl().resolver(uri)
         except Exception as error:  # referencing and urllib raise many kinds on malformed identifiers
             raise SchemaError(f"its identifiers cannot be indexed: {error}", hint="check $id and $anchor") from error
 
