@@ -127,7 +127,8 @@ class Algebra:
             arrays = self._product(arrays, self.arrays.complement(array, pointer), self.arrays.meet, pointer)
         objects: tuple[ObjectPiece, ...] = everything.objects
         for piece in shape.objects:
-            objects = self._product(objects, self.objects.complement(piece, pointer), self.objects.meet, pointer)
+            met = self._product(objects, self.objects.complement(piece, pointer), self.objects.meet, pointer)
+            objects = self.objects.without_absorbed(met) if len(met) > 2 else met
         return Shape(
             not shape.null,
             tuple(value for value in BOTH if value not in shape.booleans),

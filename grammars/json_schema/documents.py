@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, urljoin
 
@@ -30,6 +31,14 @@ _ANNOTATIONS = frozenset(
     )
 )
 _ALL_WORDS = frozenset(keyword_syntax.CHECKS) - _ANNOTATIONS
+_BY_LOWER_CASE = {word.lower(): word for word in sorted(_ALL_WORDS)}
+
+
+@lru_cache(maxsize=4096)
+def _close_word(word: str) -> str | None:
+    """The keyword that a word is perhaps a slip of. Vendors' own words are many and recur, so answers are kept."""
+    close = get_close_matches(word.lower(), _BY_LOWER_CASE, 1, 0.9)
+    return _BY_LOWER_CASE[close[0]] if close else None
 
 
 class Document:
@@ -149,8 +158,7 @@ class Document:
             self.notes.append((place, word, 'an annotation of OpenAPI 3.0; write type: [..., "null"] to allow null'))
         elif word in _ALL_WORDS:
             self.notes.append((place, word, f"not a keyword of {dialect.name}: it constrains nothing"))
-        elif close := get_close_matches(word.lower(), {known.lower(): None for known in _ALL_WORDS}, 1, 0.9):
-            meant = next(known for known in _ALL_WORDS if known.lower() == close[0])
+        elif meant := _close_word(word):
             self.notes.append((place, word, f"not a keyword: it constrains nothing; did you mean {meant!r}?"))
 
     def _report(self, message: str, pointer: str, keyword: str) -> None:

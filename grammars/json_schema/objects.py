@@ -9,12 +9,14 @@ only listed names can fulfil it; what is left is for the caller to refuse.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from safegen.grammars.json_schema.strings import Strings, StringSet, encodable
 from safegen.grammars.json_schema.terms import Term, TermTable
 
 KeyClasses = tuple[tuple[int, Term], ...]
+_LISTED_COUNTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,32 @@ class Objects:
             classes = self.split(everything.classes, entry.keys, terms.negate(entry.term))
             pieces.append(replace(everything, classes=classes))
         return pieces
+
+    def without_absorbed(self, pieces: Sequence[ObjectPiece]) -> tuple[ObjectPiece, ...]:
+        """The same union without pieces that another one holds: every condition of that other one is theirs too. The
+        pieces of a complement are such conjunctions of few conditions."""
+        conditions = [self._conditions(piece) for piece in pieces]
+        order = sorted(range(len(pieces)), key=lambda place: len(conditions[place]))
+        kept: list[int] = []
+        for place in order:
+            if not any(conditions[other] <= conditions[place] for other in kept):
+                kept.append(place)
+        return tuple(pieces[place] for place in sorted(kept))
+
+    def _conditions(self, piece: ObjectPiece) -> frozenset[object]:
+        found: set[object] = {("required", name) for name in piece.required}
+        found |= {("name", name, term) for name, term in piece.names.items() if term is not self.terms.true}
+        found |= {("some", entry.keys, entry.term) for entry in piece.some}
+        if piece.classes != self.anything.classes:
+            found |= {("classes", piece.classes), ("names", frozenset(piece.names.items()))}
+        found |= (
+            {("low", low) for low in range(1, piece.low + 1)}
+            if piece.low < _LISTED_COUNTS
+            else {("low", "piece", piece.low)}
+        )
+        if piece.high is not None:
+            found.add(("high", piece.high))
+        return frozenset(found)
 
     def _without_names(self, keys: int, names: dict[str, Term]) -> int:
         listed = [name.encode() for name in names if encodable(name)]
