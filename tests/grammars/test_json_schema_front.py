@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from safegen._native import Builder
 from safegen.errors import RequestError, SchemaError
 from safegen.grammars.json_schema import Finding, check_json_schema, compile_json_schema
 from safegen.grammars.options import Limits, SchemaOptions
@@ -454,6 +455,54 @@ def test_integers_of_draft_4_are_told_by_their_text(make_builder: Factory) -> No
     different = {"$schema": integer["$schema"], "items": {"type": "integer", "minimum": 1, "maximum": 2}}
     different |= {"type": "array", "uniqueItems": True}
     assert_language(different, ["[1,2]"], ["[1,1]", "[1.0,2]"], make_builder, ANY)
+
+
+LIST = "http://example.com/list"
+
+
+def test_references_reach_documents_that_were_handed_in_and_metaschemas(make_builder: Factory) -> None:
+    item = {"$id": "http://example.com/item", "type": "integer"}
+    listed = {"$defs": {"l": {"type": "array", "items": {"$ref": "item"}, "maxItems": 2}}}
+    documents = {LIST: listed, "http://example.com/item": item}
+    options = SchemaOptions(documents=documents)
+    assert_language({"$ref": f"{LIST}#/$defs/l"}, ["[1,2]", "[]"], ["[1,2,3]", '["a"]'], make_builder, options)
+    with pytest.raises(SchemaError, match=r"documents=\{'http://example.com/list': schema\}"):
+        compile_json_schema({"$ref": LIST})
+    metaschema = {"$ref": "http://json-schema.org/draft-07/schema#"}
+    annotated = SchemaOptions("flexible", "any", "any", "annotation")
+    for meta in (metaschema, {"$ref": "https://json-schema.org/draft/2020-12/schema"}):
+        accepted = ['{"type":"array","maxItems":3}', "true", '{"items":{"minimum":1.5}}']
+        rejected = ['{"type":"arr"}', "5", '{"items":{"minItems":-1}}', '{"required":["a","a"]}']
+        assert_language(meta, accepted, rejected, Builder, annotated)
+
+
+def test_dynamic_references_follow_the_way_that_evaluation_took(make_builder: Factory) -> None:
+    generic = {
+        "$id": "http://example.com/generic",
+        "properties": {"list": {"items": {"$dynamicRef": "#item"}}},
+        "$defs": {"any": {"$dynamicAnchor": "item"}},
+    }
+    kinds = {
+        kind: {"$id": f"http://example.com/{kind}", "$ref": "generic",
+               "$defs": {"item": {"$dynamicAnchor": "item", "type": kind}}}
+        for kind in ("string", "number")
+    }  # fmt: skip
+    schema = {
+        "$id": "http://example.com/root",
+        "properties": {"strings": {"$ref": "string"}, "numbers": {"$ref": "number"}, "any": {"$ref": "generic"}},
+        "$defs": kinds | {"generic": generic},
+    }
+    accepted = ['{"strings":{"list":["a"]}}', '{"numbers":{"list":[1]},"any":{"list":[1,"a"]}}']
+    rejected = ['{"strings":{"list":[1]}}', '{"numbers":{"list":["a"]}}']
+    assert_language(schema, accepted, rejected, make_builder, ANY)
+
+
+def test_items_that_contains_counts_are_evaluated(make_builder: Factory) -> None:
+    schema = {"type": "array", "prefixItems": [True], "contains": {"type": "string"}, "unevaluatedItems": False}
+    assert_language(schema, ['[1,"a","b"]', '["a"]'], ['[1,"a",2]', "[1]"], make_builder, ANY)
+    old = {"$schema": "https://json-schema.org/draft/2019-09/schema", "contains": {"type": "string"}}
+    old |= {"items": [True], "unevaluatedItems": False, "type": "array"}
+    assert_language(old, ['["a"]'], ['[1,"a"]'], make_builder, ANY)
 
 
 # Findings.

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.schema_suite import PARTS, expectation, expected_results, part_of, text_of
+from safegen._native import LimitExceeded
 from safegen.errors import SchemaError
 from safegen.grammars.json_schema import compile_json_schema
 from safegen.grammars.options import SchemaOptions
@@ -33,9 +34,12 @@ def judge(group: SuiteGroup, make_builder: Callable[..., Any]) -> dict[str, Any]
     options = SchemaOptions("flexible", "any", "any", PARTS[part_of(group)])
     try:
         program = compile_json_schema(group.schema, options, make_builder=make_builder).program
+        verdicts = [program.matches(text_of(test).encode()) for test in group.tests]
     except SchemaError as error:
         return expectation(group, (error.pointer or "", error.keyword or ""), [])
-    return expectation(group, None, [program.matches(text_of(test).encode()) for test in group.tests])
+    except LimitExceeded:
+        return expectation(group, ("", "limit"), [])
+    return expectation(group, None, verdicts)
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

@@ -17,6 +17,7 @@ from safegen.validation.dialects import DRAFT_2020_12
 from safegen.validation.schema_check import check_against_metaschema
 from safegen.validation.strict_json import exact_copy
 
+DOCUMENTS = {"http://example.com/n": {"type": "integer"}}
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
@@ -313,3 +314,13 @@ def test_a_typical_object_takes_under_a_millisecond() -> None:
         return (time.perf_counter() - started) / 20 * 1000
 
     assert min(milliseconds() for _ in range(5)) < 1.0
+
+
+def test_references_reach_documents_that_were_handed_in() -> None:
+    validator = SchemaValidator({"items": {"$ref": "http://example.com/n"}}, documents=DOCUMENTS)
+    assert validator.outcome("[1]").status == "valid"
+    assert validator.outcome('["a"]').status == "invalid"
+    with pytest.raises(SchemaError):
+        SchemaValidator({"$ref": "http://example.com/other"}, documents=DOCUMENTS)
+    with pytest.raises(SchemaError):
+        SchemaValidator(True, documents={"http://example.com/bad": {"type": 5}})
