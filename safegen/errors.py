@@ -2,6 +2,7 @@
 
 SafegenError
 ├── SchemaError      an output type cannot be served: .pointer, .keyword, .hint
+│   └── UnsatisfiableSchema  no value satisfies it
 ├── GrammarError     a regex or grammar cannot be served: .line, .column
 ├── ModelLoadError   a model file, folder or config cannot be used: .path, .tensor, .hint
 ├── CapacityError    the request can never fit the KV cache
@@ -43,6 +44,10 @@ class SchemaError(SafegenError):
         self.hint = hint
         where = f"#{pointer}" + (f" ({keyword})" if keyword else "")
         super().__init__(f"{where}: {message}" + (f" Hint: {hint}" if hint else ""))
+
+
+class UnsatisfiableSchema(SchemaError):
+    """No value satisfies the schema, so there is nothing to generate: the verdict on every text is "invalid"."""
 
 
 class GrammarError(SafegenError):

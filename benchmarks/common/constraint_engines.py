@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.vocabularies import BenchVocabulary
+from tests.support.suites import SUITE_DOCUMENTS
 
 ENGINES = ("safegen", "safegen_default", "llguidance", "xgrammar", "xgrammar_spec", "outlines")
 PACKAGES = {
@@ -95,19 +96,30 @@ class Safegen:
         """A compiled schema owns its caches; none outlives it."""
 
     def compile(self, schema: Any, text: str, formats: str) -> CompiledGrammar:
-        from safegen.errors import SchemaError
+        from safegen.errors import SchemaError, UnsatisfiableSchema
         from safegen.grammars.json_schema import compile_json_schema
         from safegen.grammars.options import Limits, SchemaOptions
 
         if self._every_spelling:
-            options = SchemaOptions("flexible", "any", "any", formats)  # type: ignore[arg-type]
+            options = SchemaOptions("flexible", "any", "any", formats, SUITE_DOCUMENTS)  # type: ignore[arg-type]
         else:
             options = SchemaOptions("flexible", formats=formats)  # type: ignore[arg-type]
         try:
             compiled = compile_json_schema(schema, options, Limits())
             return _SafegenGrammar(self, compiled)
+        except UnsatisfiableSchema:
+            return _NoText()
         except SchemaError as error:
             raise Refused(error.reason, error.pointer, error.keyword) from error
+
+
+class _NoText:
+    """What safegen found no value for: a verdict on every text, told by a typed error."""
+
+    has_verified = False
+
+    def walk(self) -> Walk:
+        return Walk(lambda: None, lambda token: False)
 
 
 class _SafegenGrammar:

@@ -1,8 +1,10 @@
 r"""The formats of JSON Schema 2020-12 as regular languages over the decoded text, written as ECMA-262 regexes.
 
 Sources: RFC 3339 (dates and times; leap seconds only where the time in UTC is 23:59:60), RFC 4122, 5321, 6531, 1123,
-2673, 4291, 3986, 3987, 6570, 6901 and ISO 8601 durations as in RFC 3339 appendix A. `regex` is not regular and
-`idn-hostname` needs tables of IDNA, so these two are unknown here.
+2673, 4291, 3986, 3987, 6570, 6901 and ISO 8601 durations as in RFC 3339 appendix A. Of two formats a part is held, so
+that what is held is always valid: hostnames without labels that have hyphens in the third and fourth place (such as
+the "xn--" of A-labels, which need the tables of IDNA), and `regex` as `regex_format` has it. `idn-hostname` needs those
+tables throughout, and is unknown here.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from safegen.grammars.json_schema.regex_format import regex_expr
 from safegen.grammars.regex_lowering import RegexLowering
 from safegen.grammars.regex_syntax import parse_regex
 from safegen.grammars.regex_tree import Pattern
@@ -70,7 +73,13 @@ _IPV6 = "(?:" + "|".join(
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _LABELS = rf"{_LABEL}(?:\.{_LABEL})*"
-_HOSTNAME = rf"(?=.{{1,253}}$){_LABELS}"
+# A label of three characters or less, or without two hyphens in the third and fourth place.
+_PLAIN_LABEL = (
+    r"[A-Za-z0-9](?:[A-Za-z0-9-]?[A-Za-z0-9])?"
+    r"|[A-Za-z0-9][A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,58}[A-Za-z0-9]"
+    r"|[A-Za-z0-9][A-Za-z0-9-][A-Za-z0-9-][A-Za-z0-9]"
+)
+_HOSTNAME = rf"(?=.{{1,253}}$)(?:{_PLAIN_LABEL})(?:\.(?:{_PLAIN_LABEL}))*"
 
 _ATEXT = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
@@ -149,7 +158,7 @@ def _date_time(lower: RegexLowering) -> int:
     return lower.builder.concat([lower.full(_parsed(_DATE)), lower.full(_parsed("[Tt]")), _time(lower)])
 
 
-_COMPOSED: dict[str, Callable[[RegexLowering], int]] = {"time": _time, "date-time": _date_time}
+_COMPOSED: dict[str, Callable[[RegexLowering], int]] = {"time": _time, "date-time": _date_time, "regex": regex_expr}
 
 KNOWN = frozenset(_PATTERNS) | frozenset(_COMPOSED)
 

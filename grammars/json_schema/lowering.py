@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from safegen._native import Predicate
-from safegen.errors import SchemaError
+from safegen.errors import UnsatisfiableSchema
 from safegen.grammars.json_schema.array_nodes import MAX_COUNT, MAX_COUNTS, ArrayNodes
 from safegen.grammars.json_schema.canonical import Algebra, Shape
 from safegen.grammars.json_schema.enumeration import Enumeration
@@ -212,7 +212,7 @@ class Lowering:
             if inner is None:
                 break
             term = inner
-        raise SchemaError(
+        raise UnsatisfiableSchema(
             "no value satisfies the schema" if term is root else "no value satisfies the schema at this place",
             pointer=term.pointer,
             hint="Compare the keywords that meet there, also through $ref and allOf.",

@@ -58,4 +58,4 @@ FORMATS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
     }
 )
 
-NOT_REGULAR = frozenset(("idn-hostname", "regex"))
+NOT_REGULAR = frozenset(("idn-hostname",))

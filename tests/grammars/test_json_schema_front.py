@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable
 from decimal import Decimal
@@ -14,6 +15,7 @@ from safegen._native import Builder
 from safegen.errors import RequestError, SchemaError
 from safegen.grammars.json_schema import Finding, check_json_schema, compile_json_schema
 from safegen.grammars.options import Limits, SchemaOptions
+from safegen.validation import SchemaValidator
 
 Factory = Callable[..., Any]
 ANY = SchemaOptions("flexible", "any", "any")
@@ -455,6 +457,40 @@ def test_integers_of_draft_4_are_told_by_their_text(make_builder: Factory) -> No
     different = {"$schema": integer["$schema"], "items": {"type": "integer", "minimum": 1, "maximum": 2}}
     different |= {"type": "array", "uniqueItems": True}
     assert_language(different, ["[1,2]"], ["[1,1]", "[1.0,2]"], make_builder, ANY)
+
+
+def test_a_part_of_the_patterns_is_held_and_all_of_it_is_valid(make_builder: Factory) -> None:
+    schema = {"type": "string", "format": "regex"}
+    accepted = [r"^[a-z0-9-_]+$", "", "a|b", r"((a{2,3}?)*)(?=\d)", r"[^\]\u0400-\u04ff-]", r"\p{Lu}[\0-\x1f]", "[]"]
+    rejected = ["[", "a**", "(", "[z-a]", "a{3,2}", r"\y", "(?=a)*", r"[\w-.]", "}", r"[\u0410-\u0400]", r"\u{110000}"]
+    assert_language(schema, [json.dumps(x) for x in accepted], [json.dumps(x) for x in rejected], make_builder)
+
+
+def test_regex_and_hostname_agree_with_the_validator_on_changed_texts() -> None:
+    rng = random.Random(8)
+    seeds = {
+        "regex": [
+            r"^[a-zA-Z_$][\w$]*(?:\.[a-z]+)?$",
+            r"(?!x)\u{1F600}|[^\s\-]{2,}",
+            r"^\d{4}-[01]\d$",
+            r"[+--]|(a)(b)",
+        ],
+        "hostname": ["example.com", "a-b.c-d.e", "xn--a.b", "a--b.c", "ab--c", "a" * 63 + ".b", "1.2.3.4"],
+    }
+    for name, texts in seeds.items():
+        program = compile_json_schema({"type": "string", "format": name}, SchemaOptions(spelling="any")).program
+        validator = SchemaValidator({"format": name})
+        held = 0
+        for _ in range(400):
+            text = rng.choice(texts)
+            for _ in range(rng.randrange(3)):
+                at = rng.randrange(len(text) + 1)
+                text = text[:at] + rng.choice(r"()[]{}*+?|\\-^$a0zA.,:=!<u") + text[at + rng.randrange(2) :]
+            spelled = json.dumps(text)
+            if program.matches(spelled.encode()):
+                held += 1
+                assert validator.outcome(spelled).status == "valid", text
+        assert held > 40
 
 
 LIST = "http://example.com/list"

@@ -17,24 +17,27 @@ import pytest
 
 from benchmarks.schema_suite import PARTS, expectation, expected_results, part_of, text_of
 from safegen._native import LimitExceeded
-from safegen.errors import SchemaError
+from safegen.errors import SchemaError, UnsatisfiableSchema
 from safegen.grammars.json_schema import compile_json_schema
 from safegen.grammars.options import SchemaOptions
 from tests.grammars.conftest import FACTORIES
-from tests.support.suites import SuiteGroup, suite_groups
+from tests.support.suites import SUITE_DOCUMENTS, SuiteGroup, suite_groups
 
 EXPECTED = Path(__file__).with_name("expected_schema_suite.json")
 DRAFTS = ("draft4", "draft6", "draft7", "draft2019-09", "draft2020-12")
-FORMATS_WITHOUT_A_REGULAR_FORM = ("hostname.json: validation of A-label",)
+# Formats of which the decoder holds a part (safegen.grammars.json_schema.formats): some valid texts are not in it.
+FORMATS_HELD_IN_PART = ("format/hostname.json", "ecmascript-regex.json")
 UPDATE = f"python benchmarks/schema_suite.py --expected tests/grammars/{EXPECTED.name}"
 
 
 def judge(group: SuiteGroup, make_builder: Callable[..., Any]) -> dict[str, Any] | None:
     """What is not right about a group, as the expected-results file has it; None when all its tests are."""
-    options = SchemaOptions("flexible", "any", "any", PARTS[part_of(group)])
+    options = SchemaOptions("flexible", "any", "any", PARTS[part_of(group)], SUITE_DOCUMENTS)
     try:
         program = compile_json_schema(group.schema, options, make_builder=make_builder).program
         verdicts = [program.matches(text_of(test).encode()) for test in group.tests]
+    except UnsatisfiableSchema:
+        return expectation(group, None, [False] * len(group.tests))
     except SchemaError as error:
         return expectation(group, (error.pointer or "", error.keyword or ""), [])
     except LimitExceeded:
@@ -58,7 +61,7 @@ def test_no_required_or_format_verdict_is_expected_to_be_wrong() -> None:
         for name, part in json.loads(EXPECTED.read_text()).items()
         if not name.endswith(" optional")
         for group, found in part["not_right"].items()
-        if not any(known in group for known in FORMATS_WITHOUT_A_REGULAR_FORM)
+        if not any(known in group for known in FORMATS_HELD_IN_PART)
         for test in found.get("wrong", [])
     ]
     assert wrong == []

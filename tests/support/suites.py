@@ -94,3 +94,43 @@ def constraint_cases() -> Iterator[ConstraintCase]:
                 note=row["note"],
                 lenient_rejects=frozenset(int(index) for index in match.group(1).split(",")) if match else frozenset(),
             )
+
+
+def _remote(name: str, **keywords: Any) -> tuple[str, dict[str, Any]]:
+    uri = f"http://localhost:1234/draft2020-12/{name}"
+    return uri, {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": uri, **keywords}
+
+
+def _list_of(reference: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"$dynamicRef": reference}}
+
+
+# The documents that the suite's required tests of $dynamicRef expect behind their URIs.
+SUITE_DOCUMENTS = dict(
+    [
+        _remote(
+            "tree.json",
+            **{"$dynamicAnchor": "node"},
+            type="object",
+            properties={"data": True, "children": _list_of("#node")},
+        ),
+        _remote(
+            "extendible-dynamic-ref.json",
+            **{"$defs": {"elements": {"$dynamicAnchor": "elements"}}},
+            type="object",
+            properties={"elements": _list_of("#elements")},
+            required=["elements"],
+            additionalProperties=False,
+        ),
+        _remote(
+            "detached-dynamicref.json",
+            **{
+                "$ref": "#/$defs/foo",
+                "$defs": {
+                    "foo": {"$dynamicRef": "#detached"},
+                    "detached": {"$dynamicAnchor": "detached", "type": "integer"},
+                },
+            },
+        ),
+    ]
+)
