@@ -1,10 +1,10 @@
 r"""The formats of JSON Schema 2020-12 as regular languages over the decoded text, written as ECMA-262 regexes.
 
 Sources: RFC 3339 (dates and times; leap seconds only where the time in UTC is 23:59:60), RFC 4122, 5321, 6531, 1123,
-2673, 4291, 3986, 3987, 6570, 6901 and ISO 8601 durations as in RFC 3339 appendix A. Of two formats a part is held, so
-that what is held is always valid: hostnames without labels that have hyphens in the third and fourth place (such as
-the "xn--" of A-labels, which need the tables of IDNA), and `regex` as `regex_format` has it. `idn-hostname` needs those
-tables throughout, and is unknown here.
+2673, 4291, 3986, 3987, 6570, 6901 and ISO 8601 durations as in RFC 3339 appendix A. Of three formats a part is held, so
+that what is held is always valid: hostnames whose labels have no hyphens in the third and fourth place, or are A-labels
+("xn--...") of up to 20 letters and digits with one more letter of Latin-1, as all others need the tables of IDNA;
+`idn-hostname` and `regex` as their modules have them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from safegen.grammars.json_schema.idn_hostname_format import idn_hostname_expr
 from safegen.grammars.json_schema.regex_format import regex_expr
 from safegen.grammars.regex_lowering import RegexLowering
 from safegen.grammars.regex_syntax import parse_regex
@@ -79,7 +80,8 @@ _PLAIN_LABEL = (
     r"|[A-Za-z0-9][A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,58}[A-Za-z0-9]"
     r"|[A-Za-z0-9][A-Za-z0-9-][A-Za-z0-9-][A-Za-z0-9]"
 )
-_HOSTNAME = rf"(?=.{{1,253}}$)(?:{_PLAIN_LABEL})(?:\.(?:{_PLAIN_LABEL}))*"
+_LATIN_1_LETTERS = "ßàáâãäåæçèéêëìíîïðñòóôõöøùúûüýþÿ"
+_MAX_BASIC_CHARS = 20
 
 _ATEXT = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
@@ -129,7 +131,6 @@ _PATTERNS: dict[str, str] = {
     "uuid": _UUID,
     "ipv4": _IPV4,
     "ipv6": _IPV6,
-    "hostname": _HOSTNAME,
     "email": _EMAIL,
     "idn-email": _IDN_EMAIL,
     "uri": _uri("", "", relative=False),
@@ -158,7 +159,41 @@ def _date_time(lower: RegexLowering) -> int:
     return lower.builder.concat([lower.full(_parsed(_DATE)), lower.full(_parsed("[Tt]")), _time(lower)])
 
 
-_COMPOSED: dict[str, Callable[[RegexLowering], int]] = {"time": _time, "date-time": _date_time, "regex": regex_expr}
+@cache
+def _punycode_tails(num_basic: int) -> list[bytes]:
+    """What Punycode writes after `num_basic` basic characters for one letter among them. It tells letter and place, and
+    depends on the number of the others alone."""
+    basic = "a" * num_basic
+    labels = (basic[:at] + letter + basic[at:] for letter in _LATIN_1_LETTERS for at in range(num_basic + 1))
+    return [label.encode("punycode").rpartition(b"-")[2] for label in labels]
+
+
+def _hostname_label(lower: RegexLowering) -> int:
+    builder = lower.builder
+    labels = [lower.full(_parsed(_PLAIN_LABEL))]
+    for num_basic in range(1, _MAX_BASIC_CHARS + 1):
+        start = lower.full(_parsed(rf"xn--[a-z0-9]{{{num_basic}}}-"))
+        labels.append(builder.concat([start, builder.strings(_punycode_tails(num_basic))]))
+    return builder.alternate(labels)
+
+
+def _hostname(lower: RegexLowering) -> int:
+    builder, label = lower.builder, _hostname_label(lower)
+    names = builder.concat([label, builder.repeat(builder.concat([builder.literal(b"."), label]), 0, None)])
+    return builder.intersect([names, lower.full(_parsed("[!-~]{1,253}"))])
+
+
+def _idn_hostname(lower: RegexLowering) -> int:
+    return idn_hostname_expr(lower, _hostname_label(lower))
+
+
+_COMPOSED: dict[str, Callable[[RegexLowering], int]] = {
+    "idn-hostname": _idn_hostname,
+    "time": _time,
+    "date-time": _date_time,
+    "hostname": _hostname,
+    "regex": regex_expr,
+}
 
 KNOWN = frozenset(_PATTERNS) | frozenset(_COMPOSED)
 

@@ -3,9 +3,6 @@
 The checks are hand-written from the RFC grammars (`formats_time`, `formats_net`, `formats_uri`, `idna`) and use no
 backtracking regular expressions. A format that is not in the table is unknown; what that means is the caller's choice
 (see `schema_validator`).
-
-NOT_REGULAR names the formats that no constraint on the text can hold: mode "known" takes them as annotations, as the
-decoder does, and mode "assert" checks them.
 """
 
 from __future__ import annotations
@@ -57,5 +54,3 @@ FORMATS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
         "uuid": is_uuid,
     }
 )
-
-NOT_REGULAR = frozenset(("idn-hostname",))

@@ -15,7 +15,7 @@ from jsonschema.exceptions import ValidationError
 from safegen.errors import SchemaError
 from safegen.validation.decimals import equality_key, is_multiple, is_number
 from safegen.validation.ecma_tree import RegexUnsupported
-from safegen.validation.formats import FORMATS, NOT_REGULAR
+from safegen.validation.formats import FORMATS
 from safegen.validation.outcome import ValidatorError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def pattern(evaluator: Evaluator, source: Any, instance: Any, schema: Any) -> Er
 
 def format_(evaluator: Evaluator, name: Any, instance: Any, schema: Any) -> Errors:
     mode = evaluator.run.formats
-    if mode == "annotation" or not isinstance(instance, str) or (mode == "known" and name in NOT_REGULAR):
+    if mode == "annotation" or not isinstance(instance, str):
         return
     check = FORMATS.get(name) if isinstance(name, str) else None
     if check is None:

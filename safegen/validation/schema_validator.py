@@ -38,10 +38,9 @@ class SchemaValidator:
     """Validates texts against one schema. Immutable after construction but for caches; threads may share it.
 
     schema: a JSON Schema as dict or bool, or as JSON text. formats: "assert" checks every format and refuses schemas
-    with an unknown one; "known" checks those that a decoder can hold (all but formats.NOT_REGULAR) and takes others as
-    annotations; "annotation" checks none. documents: further schemas by URI, for references. max_depth: nesting of the
-    schema and of texts. max_steps: subschema applications for one text. Raises SchemaError when the schema cannot be
-    served.
+    with an unknown one; "known" checks the known ones and takes others as annotations; "annotation" checks none.
+    documents: further schemas by URI, for references. max_depth: nesting of the schema and of texts. max_steps:
+    subschema applications for one text. Raises SchemaError when the schema cannot be served.
     """
 
     def __init__(

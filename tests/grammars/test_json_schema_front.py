@@ -466,6 +466,24 @@ def test_a_part_of_the_patterns_is_held_and_all_of_it_is_valid(make_builder: Fac
     assert_language(schema, [json.dumps(x) for x in accepted], [json.dumps(x) for x in rejected], make_builder)
 
 
+def test_idn_hostnames_that_are_held_are_valid() -> None:
+    rng = random.Random(9)
+    program = compile_json_schema({"type": "string", "format": "idn-hostname"}).program
+    validator = SchemaValidator({"format": "idn-hostname"})
+    held = 0
+    for _ in range(4000):
+        blocks = rng.sample(
+            [0x61, 0x2D, 0x30, 0xDF, 0x3B1, 0x430, 0x5D0, 0x915, 0xAC00, 0x4E00, 0x3041, 0x300, 0x1100], 3
+        )
+        label = "".join(chr(rng.choice(blocks) + rng.randrange(26)) for _ in range(rng.randrange(1, 9)))
+        text = json.dumps(rng.choice([label, f"{label}.com", f"a\u3002{label}"]), ensure_ascii=False)
+        if program.matches(text.encode()):
+            held += 1
+            assert validator.outcome(text).status == "valid", text
+    assert held > 200
+    assert program.matches('"실례.테스트"'.encode())
+
+
 def test_regex_and_hostname_agree_with_the_validator_on_changed_texts() -> None:
     rng = random.Random(8)
     seeds = {
@@ -475,7 +493,16 @@ def test_regex_and_hostname_agree_with_the_validator_on_changed_texts() -> None:
             r"^\d{4}-[01]\d$",
             r"[+--]|(a)(b)",
         ],
-        "hostname": ["example.com", "a-b.c-d.e", "xn--a.b", "a--b.c", "ab--c", "a" * 63 + ".b", "1.2.3.4"],
+        "hostname": [
+            "example.com",
+            "a-b.c-d.e",
+            "xn--a.b",
+            "a--b.c",
+            "ab--c",
+            "a" * 63 + ".b",
+            "1.2.3.4",
+            "xn--bcher-kva.example",
+        ],
     }
     for name, texts in seeds.items():
         program = compile_json_schema({"type": "string", "format": name}, SchemaOptions(spelling="any")).program
