@@ -59,12 +59,18 @@ class _Client:
 
 
 class _Loop:
-    """State shared by callers and the thread, under one lock, and the thread's function."""
+    """State shared by callers and the thread, under one lock, and the thread's function.
+
+    A KeyboardInterrupt may come in a caller at any call. `with` on the lock itself lets none in between taking it and
+    being bound to give it back (`with` on a Condition does, in Condition.__enter__, and then the thread waits for
+    ever); the thread is told first and the state changed last, in one call, so that what is cut off never began.
+    """
 
     def __init__(self, core: EngineCore, max_queue: int) -> None:
         self.core = core
         self._max_queue = max_queue
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # `with` takes the lock itself: see below
         self._state = _State.OPEN
         self._inbox: deque[_Client] = deque()
         self._clients: dict[str, _Client] = {}
@@ -74,7 +80,7 @@ class _Loop:
     def submit(self, request: Request, on_event: OnEvent) -> None:
         self.core.door.check(request)
         client = _Client(request, on_event, time.monotonic(), request.params.n)
-        with self._changed:
+        with self._lock:
             if self._state is not _State.OPEN:
                 raise EngineClosed("the engine has been closed; start a new one")
             if request.request_id in self._clients:
@@ -88,28 +94,28 @@ class _Loop:
                     f"the queue is full: {self.num_waiting} wait, max_queue={self._max_queue}. "
                     f"Fix: submit more slowly, or raise max_queue."
                 )
+            self._changed.notify()
             self._clients[request.request_id] = client
             self._inbox.append(client)
-            self._changed.notify()
 
     def cancel(self, request_id: str) -> None:
-        with self._changed:
+        with self._lock:
             client = self._clients.get(request_id)
             if client is None:
                 return
+            self._changed.notify()
             if client.admitted:
                 self.core.cancel(request_id)
             else:
                 client.cancelled = True
-            self._changed.notify()
 
     def stop(self, *, drain: bool) -> None:
-        with self._changed:
+        with self._lock:
+            self._changed.notify()
             if not drain:
                 self._state = _State.CLOSED
             elif self._state is _State.OPEN:
                 self._state = _State.DRAINING
-            self._changed.notify()
 
     @property
     def num_waiting(self) -> int:
@@ -131,7 +137,7 @@ class _Loop:
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do, hand new requests to the core; False when the thread is to end."""
         refused: list[Event] = []
-        with self._changed:
+        with self._lock:
             while self._state is _State.OPEN and self._is_idle:
                 self._changed.wait()
             if self._state is _State.CLOSED or self._is_idle:
@@ -180,7 +186,7 @@ class _Loop:
     def _count_finished(self, client: _Client) -> None:
         client.num_open -= 1
         if client.num_open == 0:
-            with self._changed:
+            with self._lock:
                 del self._clients[client.request.request_id]
 
     def _blame(self, client: _Client, exc: BaseException) -> None:
@@ -191,7 +197,7 @@ class _Loop:
 
     def _answer_the_rest(self, fault: BaseException | None) -> None:
         refused: list[Event] = []
-        with self._changed:
+        with self._lock:
             self._state = _State.CLOSED
             self._hand_over(refused)
         if fault is None:

@@ -7,7 +7,6 @@ answers is decided here. Whatever way a driver is left, runs that are still goin
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -29,11 +28,11 @@ class Stop:
     """Lets another thread end a `drive`: it raises Cancelled where it waits."""
 
     def __init__(self) -> None:
-        self.requested = threading.Event()
+        self.requested = False
         self.inbox: SimpleQueue[Event | None] = SimpleQueue()
 
     def request(self) -> None:
-        self.requested.set()
+        self.requested = True
         self.inbox.put(None)
 
 
@@ -115,15 +114,16 @@ class _Drive:
     def _send(self) -> None:
         while self._unsent:
             number, run = self._unsent[0]
+            self._runs[run.request.request_id] = (number, run)  # first: an interrupt may come as soon as it is sent
             try:
                 self._runtime.submit(run, self._stop.inbox.put)
             except Exception as error:
+                del self._runs[run.request.request_id]
                 if self._wait_for_queue and isinstance(error, QueueFull):
                     return
                 self._refuse(number, error)
             else:
                 self._unsent.popleft()
-                self._runs[run.request.request_id] = (number, run)
 
     def _refuse(self, number: int, error: Exception) -> None:
         """The engine refused a run: its work hears of it, and the work's other runs are of no use."""
@@ -134,7 +134,7 @@ class _Drive:
         self._resume(number, error)
 
     def _take(self) -> None:
-        if self._stop.requested.is_set():
+        if self._stop.requested:
             raise Cancelled("the batch was cancelled")
         if not self._runs:
             if self._unsent:

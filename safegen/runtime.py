@@ -103,7 +103,7 @@ class Runtime:
         self._vocabulary_lock = threading.Lock()
         self._request_prefix = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
-        self._closed = threading.Event()
+        self._closed = False
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -248,11 +248,11 @@ class Runtime:
         self._engine.cancel(run.request.request_id)
 
     def check_open(self) -> None:
-        if self._closed.is_set():
+        if self._closed:
             raise EngineClosed("this LLM was closed; make a new one")
 
     def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None:
         """End it. Requests in flight end as "cancelled" (drain: are finished first). Closing twice is harmless."""
-        if not self._closed.is_set():
-            self._closed.set()
+        if not self._closed:
+            self._closed = True
             self._engine.close(drain=drain, timeout_s=timeout_s)

@@ -11,7 +11,7 @@ Shares nothing with the decoder but the text in which extensions (`%json`, `&`, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import monotonic
+from time import thread_time
 from typing import Any
 
 from lark import Lark
@@ -29,7 +29,7 @@ class GrammarValidator:
     """Judges texts of one grammar; thread-safe.
 
     text: plain Lark. schemas, expressions: what stands for extensions, as `TerminalEnds` takes them. deadline_s:
-    seconds one text may take.
+    seconds of this thread's own work that one text may take.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class _Run:
         self.validator = validator
         self.text = text
         self.automata = validator.automata_for(len(text))
-        self._until = monotonic() + validator.deadline_s
+        self._until = thread_time() + validator.deadline_s
         self._ends: dict[tuple[str, int], list[int]] = {}
 
     def ends(self, name: str, at: int) -> list[int]:
         key = (name, at)
         known = self._ends.get(key)
         if known is None:
-            if monotonic() > self._until:
+            if thread_time() > self._until:
                 raise ValidatorError(f"checking this text took longer than {self.validator.deadline_s:g} s")
             known = self._ends[key] = self.validator.terminals.of(name, self.text, at)
         return known
@@ -153,7 +153,7 @@ class _Run:
         steps = 0
         while pending:
             steps += 1
-            if steps % 4096 == 0 and monotonic() > self._until:
+            if steps % 4096 == 0 and thread_time() > self._until:
                 raise ValidatorError(f"checking this text took longer than {self.validator.deadline_s:g} s")
             state, origin = pending.pop()
             for to in machine.empty[state]:
