@@ -201,7 +201,8 @@ class Assertions:
             name: self.term(schema, f"{place}/{escape_token(name)}", base)
             for name, schema in words.get("properties", {}).items()
         }
-        listed = frozenset(names) if self.document.tracks_evaluation else frozenset()
+        tracks = self.document.tracks_evaluation
+        listed = frozenset(names) if tracks else frozenset()
         additional = self.terms.true
         if "additionalProperties" in words:
             additional = self.term(words["additionalProperties"], here.at("additionalProperties"), base)
@@ -209,8 +210,8 @@ class Assertions:
         classes: KeyClasses = ((objects.strings.anything, additional),)
         if words.get("patternProperties"):
             classes, matched = self._pattern_properties(here, names, additional)
-            seen = Seen(listed, matched)
-        if "additionalProperties" in words:
+            seen = Seen(listed, matched) if tracks else seen
+        if "additionalProperties" in words and tracks:
             seen = Seen(listed, objects.strings.anything)
         low = words.get("minProperties", 0)
         if low - len(names) > MAX_NEW_KEYS:

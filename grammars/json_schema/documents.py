@@ -1,7 +1,8 @@
 """One schema document: its resources, anchors and references, and the check of every keyword value in it.
 
 `Document` walks all schema positions once, with its own stack. It checks keyword values against the dialect of their
-resource, registers `$id` and anchors, and notes what is worth telling (`notes`). References are resolved inside the
+resource, registers `$id` and anchors, and notes what is worth telling (`notes`). A `$schema` counts where a resource
+begins, by the identifier of the draft around it. References are resolved inside the
 document, the documents handed in with it and the drafts' metaschemas: nothing is ever fetched. A reference may also
 point at a place that is no schema position; what lies there is then walked as a schema when it is first used. The
 pointer of a place in another document starts with that document's URI.
@@ -81,8 +82,6 @@ class Document:
         if not isinstance(schema, dict):
             return base_uri
         dialect = self.dialect(base_uri)
-        if "$schema" in schema:
-            dialect = dialect_of(schema, "", dialect)
         identifier = schema.get(dialect.id_keyword)
         if not isinstance(identifier, str) or identifier.startswith("#"):
             return base_uri
@@ -253,17 +252,20 @@ class Document:
     def _follow(
         self, schema: Any, place: str, base: str, fragment: str, reference: str, blame: tuple[str, str]
     ) -> tuple[SchemaValue, str, str]:
-        current = schema
+        current, step = schema, keyword_syntax.Step.SCHEMA
         for raw in fragment.split("/")[1:]:
-            if isinstance(current, dict) and current is not schema:
+            if step is keyword_syntax.Step.SCHEMA and current is not schema:
                 base = self.base_of(current, base)
             token = raw.replace("~1", "/").replace("~0", "~")
+            step = keyword_syntax.step_into(step, token)
             if isinstance(current, dict) and token in current:
                 current = current[token]
             elif isinstance(current, list) and token.isdecimal() and int(token[:9]) < len(current):
                 current = current[int(token)]
             else:
                 raise SchemaError(f"the reference {reference!r} points at nothing", pointer=blame[0], keyword=blame[1])
+            if isinstance(current, list) and step is keyword_syntax.Step.SCHEMA:  # `items` of the older drafts
+                step = keyword_syntax.Step.HOLDER
             place = f"{place}/{escape_token(token)}"
         if not isinstance(current, (dict, bool)):
             raise SchemaError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 from safegen.grammars.json_schema.dialects import COUNT_WORDS, Dialect
@@ -157,3 +158,20 @@ def subschemas(schema: dict[str, Any], dialect: Dialect) -> Iterator[tuple[dict[
             for name, member in value.items():
                 if _is_schema(member):
                     yield member, f"/{word}/{escape_token(name)}"
+
+
+class Step(Enum):
+    """What a JSON Pointer has come to: a schema, a list or map of schemas, or anything else."""
+
+    SCHEMA = "schema"
+    HOLDER = "holder"
+    OTHER = "other"
+
+
+def step_into(step: Step, token: str) -> Step:
+    """What lies under `token` in what the pointer has come to. A property may have the name of a keyword."""
+    if step is not Step.SCHEMA:
+        return Step.SCHEMA if step is Step.HOLDER else Step.OTHER
+    if token in _LISTS or token in _MAPS or token == "dependencies":
+        return Step.HOLDER
+    return Step.SCHEMA if token in _ONE else Step.OTHER

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from safegen.grammars.json_schema.strings import Strings, StringSet, encodable
-from safegen.grammars.json_schema.terms import Term, TermTable
+from safegen.grammars.json_schema.terms import Term, TermKind, TermTable
 
 KeyClasses = tuple[tuple[int, Term], ...]
 _LISTED_COUNTS = 16
@@ -152,23 +152,34 @@ class Objects:
             pieces.append(replace(everything, classes=classes))
         return pieces
 
-    def without_absorbed(self, pieces: Sequence[ObjectPiece]) -> tuple[ObjectPiece, ...]:
-        """The same union without pieces that another one holds: every condition of that other one is theirs too. The
-        pieces of a complement are such conjunctions of few conditions."""
+    def without_absorbed(self, pieces: Sequence[ObjectPiece], *, keep_order: bool = False) -> tuple[ObjectPiece, ...]:
+        """The same union without pieces that another one holds: every condition of that other one is theirs too.
+        keep_order: only where that other one lists its names in the same order."""
         conditions = [self._conditions(piece) for piece in pieces]
-        order = sorted(range(len(pieces)), key=lambda place: len(conditions[place]))
+        on_name: dict[str, set[object]] = {}
+        for piece, own in zip(pieces, conditions):
+            for name in piece.names:
+                on_name.setdefault(name, set()).update(entry for entry in own if entry[:2] == ("name", name))
+        implied = [
+            own.union(*(on_name[name] for name, term in piece.names.items() if term is self.terms.false))
+            for piece, own in zip(pieces, conditions)
+        ]
         kept: list[int] = []
-        for place in order:
-            if not any(conditions[other] <= conditions[place] for other in kept):
+        for place in sorted(range(len(pieces)), key=lambda place: len(conditions[place])):
+            holders = (other for other in kept if conditions[other] <= implied[place])
+            if not any(not keep_order or self._same_order(pieces[other], pieces[place]) for other in holders):
                 kept.append(place)
         return tuple(pieces[place] for place in sorted(kept))
 
-    def _conditions(self, piece: ObjectPiece) -> frozenset[object]:
-        found: set[object] = {("required", name) for name in piece.required}
-        found |= {("name", name, term) for name, term in piece.names.items() if term is not self.terms.true}
+    def _conditions(self, piece: ObjectPiece) -> frozenset[tuple[object, ...]]:
+        """The piece as a conjunction."""
+        found: set[tuple[object, ...]] = {("required", name) for name in piece.required}
+        for name, term in piece.names.items():
+            parts = term.parts if term.kind is TermKind.ALL_OF else (term,)
+            found |= {("name", name, part) for part in parts if part is not self.terms.true}
         found |= {("some", entry.keys, entry.term) for entry in piece.some}
         if piece.classes != self.anything.classes:
-            found |= {("classes", piece.classes), ("names", frozenset(piece.names.items()))}
+            found.add(("classes", piece.classes, frozenset(piece.names)))
         found |= (
             {("low", low) for low in range(1, piece.low + 1)}
             if piece.low < _LISTED_COUNTS
@@ -176,7 +187,14 @@ class Objects:
         )
         if piece.high is not None:
             found.add(("high", piece.high))
+        found.add(("seen", piece.seen))
         return frozenset(found)
+
+    def _same_order(self, holder: ObjectPiece, piece: ObjectPiece) -> bool:
+        """Whether the names of the holder, but forbidden ones, are the first of the piece's."""
+        mine = [name for name, term in holder.names.items() if term is not self.terms.false]
+        theirs = [name for name in piece.names if holder.names.get(name) is not self.terms.false]
+        return theirs[: len(mine)] == mine
 
     def _without_names(self, keys: int, names: dict[str, Term]) -> int:
         listed = [name.encode() for name in names if encodable(name)]

@@ -25,6 +25,8 @@ from safegen.grammars.json_schema.strings import NO_STRINGS
 from safegen.grammars.json_schema.terms import Position, Term, TermKind
 from safegen.grammars.options import Limits, SchemaOptions
 
+_MAX_COMPARED = 1024  # alternatives of one term that are compared with one another
+
 
 class Reader:
     def __init__(self, document: Document, algebra: Algebra, options: SchemaOptions, limits: Limits) -> None:
@@ -32,6 +34,7 @@ class Reader:
         self.algebra = algebra
         self.terms = algebra.terms
         self.limits = limits
+        self.keeps_order = options.property_order == "schema"
         self.assertions = Assertions(document, algebra, options, limits, self.shape)
         self.emptiness = Emptiness(algebra, self.shape)
         self._shapes: dict[Term, Shape] = {self.terms.true: algebra.everything, self.terms.false: NOTHING}
@@ -122,8 +125,8 @@ class Reader:
         return shape
 
     def _meet(self, a: Shape, b: Shape, pointer: str) -> Shape:
-        """Intersection; where alternatives multiply, those that are proved empty are dropped at once. Past the limit, a
-        alone, marked as a superset."""
+        """Intersection; where alternatives multiply, those that are proved empty or held by another one are dropped at
+        once. Past the limit, a alone, marked as a superset."""
         try:
             met = self.algebra.intersect(a, b, pointer)
         except TooManyAlternatives:
@@ -131,7 +134,13 @@ class Reader:
         multiplied = len(met.objects) > max(len(a.objects), len(b.objects)) or len(met.arrays) > max(
             len(a.arrays), len(b.arrays)
         )
-        return self.emptiness.pruned(met) if multiplied else met
+        return self._without_absorbed(self.emptiness.pruned(met)) if multiplied else met
+
+    def _without_absorbed(self, shape: Shape) -> Shape:
+        if not 1 < len(shape.objects) <= _MAX_COMPARED:
+            return shape
+        objects = self.algebra.objects.without_absorbed(shape.objects, keep_order=self.keeps_order)
+        return replace(shape, objects=objects)
 
     def _loosely(self, shape: Shape, place: str) -> Shape:
         self.loose_at[place] = None
@@ -229,11 +238,18 @@ class Reader:
         piece = replace(self.algebra.objects.anything, required=tuple(dict.fromkeys(names)))
         return replace(self.algebra.everything, objects=(piece,))
 
+    def _named(self, here: Here, name: str) -> list[str]:
+        """What a branch for objects that have the name must ask for. Without the name any object will do, so it need
+        not ask for it, which leaves fewer alternatives: but for the place of the name, and for what is evaluated."""
+        is_placed = not self.keeps_order or name in here.words.keywords.get("properties", ())
+        return [] if is_placed and not self.document.tracks_evaluation else [name]
+
     def _dependent_required(self, here: Here, needs: dict[str, list[str]]) -> Shape:
         shape, place = self.algebra.everything, here.at("dependentRequired")
         for name, needed in needs.items():
             if needed:
-                either = self.algebra.union([self._without_name(name), self._with_names([name, *needed])], place)
+                present = self._with_names([*self._named(here, name), *needed])
+                either = self.algebra.union([self._without_name(name), present], place)
                 shape = self._meet(shape, either, place)
         return shape
 
@@ -241,8 +257,9 @@ class Reader:
         algebra, shape, place = self.algebra, self.algebra.everything, here.at("dependentSchemas")
         for name, schema in schemas.items():
             branch = self.shape(self.assertions.term(schema, f"{place}/{escape_token(name)}", here.position.base))
+            with_name = self._with_names(self._named(here, name))
             only_object = replace(
-                self._with_names([name]), null=False, booleans=(), numbers=NumberSet(), strings=NO_STRINGS, arrays=()
+                with_name, null=False, booleans=(), numbers=NumberSet(), strings=NO_STRINGS, arrays=()
             )
             present = algebra.intersect(only_object, branch, place)
             either = algebra.union([self._without_name(name), present], place)

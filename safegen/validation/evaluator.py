@@ -99,17 +99,24 @@ class Evaluator:
         """The evaluator for a subschema of this place, or with a resolver for the target of a reference."""
         if not isinstance(schema, dict):
             return self
-        dialect = self.dialect
-        if "$schema" in schema:
+        dialect, specification = self.dialect, self.dialect.specification
+        if "$schema" in schema and self._begins_resource(schema, resolver):
             named = dialect_of(schema)
             dialect = dialect if named.uri == dialect.uri else named
         if resolver is None:
             resolver = self.resolver
             if "$id" in schema or "id" in schema:
-                resolver = resolver.in_subresource(dialect.specification.create_resource(schema))
+                resolver = resolver.in_subresource(specification.create_resource(schema))
         if dialect is self.dialect and resolver is self.resolver:
             return self
         return Evaluator(self.run, dialect, resolver)
+
+    def _begins_resource(self, schema: dict[str, Any], resolver: Any) -> bool:
+        """Whether a schema has an identifier, by the draft around it, or is a whole document. Only there a `$schema`
+        counts."""
+        if self.dialect.specification.create_resource(schema).id() is not None:
+            return True
+        return resolver is not None and resolver.lookup("").contents is schema
 
     def is_type(self, instance: Any, name: str) -> bool:
         match name:

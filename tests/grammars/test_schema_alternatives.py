@@ -1,0 +1,90 @@
+"""Conditions on which keys are there: alternatives stay few, and their union is exact."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import combinations
+from typing import Any, Literal
+
+import pytest
+from jsonschema import Draft201909Validator
+
+from safegen._native import Builder
+from safegen.grammars.json_schema import compile_json_schema
+from safegen.grammars.options import Limits, SchemaOptions
+
+NAMES = "abcde"
+
+
+class CountingBuilder(Builder):
+    num_objects = 0
+
+    def object(self, *arguments: Any) -> int:
+        CountingBuilder.num_objects += 1
+        return super().object(*arguments)
+
+
+def presence(draw: random.Random, depth: int = 2) -> dict[str, Any]:
+    """A random schema that looks at nothing but the names that an object has."""
+    some = draw.sample(NAMES, draw.randint(1, 3))
+    kinds = ["required", "forbidden", "dependentRequired", "dependencies", "minProperties", "maxProperties"]
+    kinds += ["anyOf", "oneOf", "allOf", "not", "if"] * (depth > 0)
+    match draw.choice(kinds):
+        case "required":
+            return {"required": some}
+        case "forbidden":
+            return {"properties": dict.fromkeys(some, False)}
+        case "dependentRequired":
+            return {"dependentRequired": {some[0]: some[1:]}}
+        case "dependencies":
+            return {"dependentSchemas": {name: presence(draw, depth - 1) for name in some[:2]}}
+        case "minProperties" | "maxProperties" as word:
+            return {word: draw.randint(1, 3)}
+        case "not":
+            return {"not": presence(draw, depth - 1)}
+        case "if":
+            return {word: presence(draw, depth - 1) for word in ("if", "then", "else")}
+        case word:
+            return {word: [presence(draw, depth - 1) for _ in range(draw.randint(1, 3))]}
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_random_conditions_on_presence_are_those_of_a_validator(order: Literal["schema", "any"]) -> None:
+    draw = random.Random(7)
+    closed = {"type": "object", "properties": {name: {"type": "integer"} for name in NAMES}, "additionalProperties": False}
+    objects = [dict.fromkeys(names, 0) for size in range(6) for names in combinations(NAMES, size)]
+    for _ in range(120):
+        schema = closed | {"allOf": [presence(draw) for _ in range(draw.randint(1, 4))]}
+        judge = Draft201909Validator(schema)
+        valid = [value for value in objects if judge.is_valid(value)]
+        if not valid:
+            continue
+        program = compile_json_schema(schema, SchemaOptions(property_order=order)).program
+        found = [value for value in objects if program.matches(json.dumps(value, separators=(",", ":")).encode())]
+        assert found == valid, schema
+
+
+def test_alternatives_that_another_one_holds_are_dropped() -> None:
+    names = [f"n{i}" for i in range(20)]
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "integer"} for name in names},
+        "additionalProperties": False,
+        "anyOf": [{"required": [name]} for name in names[:4]],
+        "dependentSchemas": {
+            "n0": {"not": {"required": ["n1"]}},
+            "n1": {"not": {"required": [*names[4:12], "n0"]}},
+            "n2": {"not": {"required": ["n3", "n12", "n13"]}},
+            "n3": {"not": {"required": ["n2", "n12", "n13"]}},
+            "n14": {"required": ["n2"]},
+            "n15": {"required": ["n2"]},
+        },
+    }
+    CountingBuilder.num_objects = 0
+    program = compile_json_schema(schema, SchemaOptions(), Limits(), make_builder=CountingBuilder).program
+    assert CountingBuilder.num_objects < 50  # multiplied out there are over 700
+    assert program.matches(b'{"n1":1,"n4":1}')
+    assert not program.matches(b'{"n0":1,"n1":1}')
+    assert not program.matches(b'{"n4":1}')
+    assert not program.matches(b'{"n0":1,"n14":1}')
