@@ -19,6 +19,7 @@ from safegen.errors import SchemaError
 from safegen.grammars.json_schema import Finding, lower_schema, schema_builder
 from safegen.grammars.markers import Wrap, up_to_marker, without_marker
 from safegen.grammars.options import Limits, SchemaOptions
+from safegen.grammars.origins import Origins
 from safegen.grammars.tool_formats import ToolFormat, tool_error, tool_pointer
 
 
@@ -50,8 +51,10 @@ def compile_tools(
     drop: bool = False,
     make_builder: Callable[..., Builder] = Builder,
     wrap: Wrap | None = None,
+    origins: Origins | None = None,
 ) -> CompiledTools:
-    """schemas: tool name -> JSON text of the schema of its arguments, which are objects.
+    """schemas: tool name -> JSON text of the schema of its arguments, which are objects. origins: takes what the nodes
+    were made from, pointers under `/<tool>`.
 
     Raises SchemaError whose pointer starts with the name of the tool that cannot be served; with `drop` only when none
     can.
@@ -60,8 +63,12 @@ def compile_tools(
     one_by_one = False
     while remaining:
         builder = schema_builder(options, limits, make_builder)
+        if origins is not None:
+            origins.schemas.clear()  # of a builder that was given up
         try:
-            calls, findings = _call_nodes(builder, remaining, syntax.form, options, limits, check_empty=one_by_one)
+            calls, findings = _call_nodes(
+                builder, remaining, syntax.form, options, limits, check_empty=one_by_one, origins=origins
+            )
         except _BadTool as bad:
             if not drop:
                 raise bad.error from bad
@@ -91,11 +98,14 @@ def _call_nodes(
     limits: Limits,
     *,
     check_empty: bool,
+    origins: Origins | None,
 ) -> tuple[list[int], tuple[Finding, ...]]:
     calls, findings = [], list[Finding]()
     for name, schema in schemas.items():
         try:
-            lowered = lower_schema(builder, schema, options, limits, check_empty=check_empty)
+            lowered = lower_schema(
+                builder, schema, options, limits, check_empty=check_empty, origins=origins, prefix=tool_pointer(name)
+            )
         except SchemaError as error:
             raise _BadTool(name, tool_error(name, error)) from error
         written = builder.lexeme(builder.literal(json.dumps(name, ensure_ascii=False).encode()))

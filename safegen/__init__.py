@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Truncated,
     )
     from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent, StreamEvent
+    from safegen.explaining import Blamed, Explanation, explain
     from safegen.limits import Limits
     from safegen.llm import LLM
     from safegen.output_type import OutputType
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "AsyncLLM": "async_llm",
+    "Blamed": "explaining",
     "Cancelled": "errors",
     "CapacityError": "errors",
     "Choice": "types",
@@ -52,6 +54,7 @@ _MODULE_OF = {
     "EngineClosed": "errors",
     "EngineError": "errors",
     "FinalEvent": "events",
+    "Explanation": "explaining",
     "Finding": "checking",
     "Grammar": "types",
     "GrammarError": "errors",
@@ -79,18 +82,21 @@ _MODULE_OF = {
     "Tools": "tools",
     "Truncated": "errors",
     "check": "checking",
+    "explain": "explaining",
     "matches": "checking",
 }
 
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "Blamed",
     "Cancelled",
     "CapacityError",
     "Choice",
     "DeltaEvent",
     "EngineClosed",
     "EngineError",
+    "Explanation",
     "FinalEvent",
     "Finding",
     "Grammar",
@@ -118,6 +124,7 @@ __all__ = [
     "Tools",
     "Truncated",
     "check",
+    "explain",
     "matches",
 ]
 
@@ -154,6 +161,10 @@ def _module(name: str) -> Any:
             from safegen import events
 
             return events
+        case "explaining":
+            from safegen import explaining
+
+            return explaining
         case "limits":
             from safegen import limits
 

@@ -153,6 +153,16 @@ class Program:
         """Bytes of text that some answer starts with."""
     def expected(self, text: bytes) -> bytes:
         """Bytes (sorted, unique) that may follow text; text must be a live prefix."""
+    def frontier(
+        self, text: bytes
+    ) -> tuple[
+        int,
+        bool,
+        list[tuple[str, list[tuple[list[int], int | None]], list[int], list[bytes], bool, bytes]],
+        list[tuple[int, str]],
+    ]:
+        """Where text stops being the beginning of an answer, and what could have stood there: see
+        safegen.grammars.frontier, which gives the parts names."""
     def memory_bytes(self) -> int: ...
 
 class Vocabulary:

@@ -26,7 +26,7 @@ def check(spec: Any, *, limits: Limits | None = None, **options: Any) -> list[Fi
     A type that would be refused gives the findings that say why, instead of raising; one without keywords (a regex, a
     choice) that is served gives none. options: see `matches`.
     """
-    given = _options(spec, options)
+    given = options_of(spec, options)
     try:
         if isinstance(spec, Tools):
             spec = dataclasses.replace(spec, on_bad_tool="drop")
@@ -49,7 +49,7 @@ def matches(spec: Any, text: str, *, limits: Limits | None = None, **options: An
     whose automaton passes `limits`), and
     RequestError for an option that does not exist.
     """
-    program = compile_type(spec, limits, _options(spec, options)).program
+    program = compile_type(spec, limits, options_of(spec, options)).program
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
@@ -60,7 +60,8 @@ def matches(spec: Any, text: str, *, limits: Limits | None = None, **options: An
         raise SchemaError(f"this text cannot be judged: {error}", hint="Raise Limits(max_states=...).") from error
 
 
-def _options(spec: Any, given: dict[str, Any]) -> SchemaOptions | None:
+def options_of(spec: Any, given: dict[str, Any]) -> SchemaOptions | None:
+    """The options of writing that a call asks for; None where it asks for none. Raises RequestError."""
     if not given:
         return None
     known = [field.name for field in dataclasses.fields(SchemaOptions)]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from safegen.grammars.json_schema import Finding
     from safegen.grammars.markers import Wrap
     from safegen.grammars.matcher import Program
+    from safegen.grammars.origins import Origins
     from safegen.think import Partial, ThinkType
 
 T = TypeVar("T")
@@ -110,18 +111,27 @@ class TypeCache:
         return compiled
 
 
-def compile_type(spec: Any, limits: Limits | None = None, options: SchemaOptions | None = None) -> OutputType[Any]:
-    """Compile an output type. options: how JSON may be written, instead of what the type itself says.
+def compile_type(
+    spec: Any,
+    limits: Limits | None = None,
+    options: SchemaOptions | None = None,
+    *,
+    origins: Origins | None = None,
+) -> OutputType[Any]:
+    """Compile an output type. options: how JSON may be written, instead of what the type itself says. origins: takes
+    what the program was made from.
 
     Raises SchemaError (with a JSON Pointer) or GrammarError for what cannot be served.
     """
     limits = limits if limits is not None else Limits()
     if isinstance(spec, Think):
-        return _compile_think(spec, limits, options)
-    return _compile(spec, limits, options, None)
+        return _compile_think(spec, limits, options, origins)
+    return _compile(spec, limits, options, None, origins)
 
 
-def _compile(spec: Any, limits: Limits, options: SchemaOptions | None, wrap: Wrap | None) -> OutputType[Any]:
+def _compile(
+    spec: Any, limits: Limits, options: SchemaOptions | None, wrap: Wrap | None, origins: Origins | None
+) -> OutputType[Any]:
     """wrap: what to make of the type's node, where it is a part of something larger."""
     started = time.perf_counter()
     if spec is None:
@@ -135,15 +145,21 @@ def _compile(spec: Any, limits: Limits, options: SchemaOptions | None, wrap: Wra
     if isinstance(spec, Choice):
         return _compile_choice(spec, limits, started, wrap)
     if isinstance(spec, Grammar):
-        return _compile_grammar(spec, limits, started, wrap)
+        return _compile_grammar(spec, limits, started, wrap, origins)
     if isinstance(spec, Tools):
-        return _compile_tools(spec, options or spec.options, limits, started, wrap)
+        return _compile_tools(spec, options or spec.options, limits, started, wrap, origins)
     if isinstance(spec, JsonSchema):
-        return _compile_json(spec.text, options or spec.options, limits, started, json.loads, wrap)
+        return _compile_json(spec.text, options or spec.options, limits, started, json.loads, wrap, origins)
     adapter = python_adapter(spec)
     text = python_schema_text(adapter)
     return _compile_json(
-        text, options or SchemaOptions(), limits, started, lambda answer: validate_python(adapter, answer), wrap
+        text,
+        options or SchemaOptions(),
+        limits,
+        started,
+        lambda answer: validate_python(adapter, answer),
+        wrap,
+        origins,
     )
 
 
@@ -222,11 +238,12 @@ def _compile_json(
     started: float,
     parse: Callable[[str], Any],
     wrap: Wrap | None,
+    origins: Origins | None,
 ) -> OutputType[Any]:
     from safegen.grammars.json_schema import compile_json_schema
 
     read = json_reader(schema_text, options, limits, parse)
-    compiled = compile_json_schema(schema_text, options, limits, wrap=wrap)
+    compiled = compile_json_schema(schema_text, options, limits, wrap=wrap, origins=origins)
     shown = f"Answer with JSON that matches this JSON Schema, and nothing else:\n{compact_schema(schema_text)}"
     made = _finish(started, "json", compiled.program, shown, compiled.findings, read)
     return replace(made, partial=PartialJson)
@@ -264,11 +281,13 @@ def _compile_choice(spec: Choice, limits: Limits, started: float, wrap: Wrap | N
     return replace(made, labels=spec.labels, probabilities=spec.probabilities)
 
 
-def _compile_grammar(spec: Grammar, limits: Limits, started: float, wrap: Wrap | None) -> OutputType[Any]:
+def _compile_grammar(
+    spec: Grammar, limits: Limits, started: float, wrap: Wrap | None, origins: Origins | None
+) -> OutputType[Any]:
     from safegen.grammars.lark_grammar import compile_grammar
     from safegen.validation.grammar_validator import GrammarValidator
 
-    compiled = compile_grammar(spec.text, start=spec.start, limits=limits, wrap=wrap)
+    compiled = compile_grammar(spec.text, start=spec.start, limits=limits, wrap=wrap, origins=origins)
     judge = GrammarValidator(
         compiled.source.text,
         spec.start,
@@ -288,12 +307,17 @@ def _compile_grammar(spec: Grammar, limits: Limits, started: float, wrap: Wrap |
 
 
 def _compile_tools(
-    spec: Tools, options: SchemaOptions, limits: Limits, started: float, wrap: Wrap | None
+    spec: Tools,
+    options: SchemaOptions,
+    limits: Limits,
+    started: float,
+    wrap: Wrap | None,
+    origins: Origins | None,
 ) -> OutputType[Any]:
     from safegen.tool_reader import PartialTools
     from safegen.tool_type import compile_tools_type
 
-    made, form = compile_tools_type(spec, options, limits, wrap), spec.format
+    made, form = compile_tools_type(spec, options, limits, wrap, origins), spec.format
     compiled = _finish(started, "tools", made.compiled.program, made.shown, made.findings, made.reader.read)
     return replace(
         compiled,
@@ -303,12 +327,14 @@ def _compile_tools(
     )
 
 
-def _compile_think(spec: Think, limits: Limits, options: SchemaOptions | None) -> OutputType[Any]:
+def _compile_think(
+    spec: Think, limits: Limits, options: SchemaOptions | None, origins: Origins | None
+) -> OutputType[Any]:
     from safegen.grammars.think import ThinkProgram, ThinkSyntax
     from safegen.think import ThinkType
 
     syntax = ThinkSyntax(spec.start.encode(), spec.end.encode(), spec.max_tokens)
-    inner = _compile(spec.inner, limits, options, syntax.wrap())
+    inner = _compile(spec.inner, limits, options, syntax.wrap(), origins)
     assert inner.program is not None  # a wrapped type has one
     think = ThinkType(ThinkProgram(inner.program, syntax), spec.start, spec.end)
     tools = inner.template_tools

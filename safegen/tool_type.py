@@ -18,6 +18,7 @@ from safegen.errors import SchemaError
 from safegen.grammars.json_schema import Finding
 from safegen.grammars.markers import Wrap
 from safegen.grammars.options import SchemaOptions
+from safegen.grammars.origins import Origins
 from safegen.grammars.tool_formats import tool_error
 from safegen.grammars.tools import CompiledTools, ToolsSyntax, compile_tools
 from safegen.limits import Limits
@@ -58,14 +59,17 @@ class ToolsType:
     tools: tuple[dict[str, Any], ...]
 
 
-def compile_tools_type(spec: Tools, options: SchemaOptions, limits: Limits, wrap: Wrap | None) -> ToolsType:
+def compile_tools_type(
+    spec: Tools, options: SchemaOptions, limits: Limits, wrap: Wrap | None, origins: Origins | None = None
+) -> ToolsType:
     """Raises SchemaError that names the tool."""
     served, refused = _served(spec, options, limits)
     syntax = ToolsSyntax(spec.format, spec.allow_text, spec.min_calls, spec.max_calls)
     schemas = {one.tool.name: one.schema for one in served}
     if not schemas:
         raise SchemaError("no tool can be served: " + "; ".join(str(error) for error in refused.values()))
-    compiled = compile_tools(schemas, syntax, options, limits, drop=spec.on_bad_tool == "drop", wrap=wrap)
+    drop = spec.on_bad_tool == "drop"
+    compiled = compile_tools(schemas, syntax, options, limits, drop=drop, wrap=wrap, origins=origins)
     refused |= compiled.dropped
     kept = [one for one in served if one.tool.name not in refused]
     readers = {one.tool.name: one.read for one in kept}

@@ -26,6 +26,7 @@ from safegen.grammars.json_schema.terms import Position
 from safegen.grammars.json_schema.verification import Verification
 from safegen.grammars.markers import Wrap
 from safegen.grammars.options import Limits, SchemaOptions
+from safegen.grammars.origins import Origins, SchemaOrigin
 
 __all__ = [
     "CompiledSchema",
@@ -35,6 +36,7 @@ __all__ = [
     "compile_json_schema",
     "lower_schema",
     "schema_builder",
+    "verification_of",
 ]
 
 Schema = dict[str, Any] | bool | str
@@ -74,8 +76,10 @@ def compile_json_schema(
     *,
     make_builder: Callable[..., Builder] = Builder,
     wrap: Wrap | None = None,
+    origins: Origins | None = None,
 ) -> CompiledSchema:
     """Compile a schema, given as a dict, a boolean or JSON text. wrap: what to make of its node, given the builder.
+    origins: takes what the nodes were made from.
 
     Raises SchemaError (pointer, keyword, hint) when the schema is invalid, cannot be satisfied, holds something that
     cannot be enforced, or passes a limit.
@@ -83,7 +87,7 @@ def compile_json_schema(
     started = perf_counter()
     options, limits = options or SchemaOptions(), limits or Limits()
     document = _document(schema, options, limits)
-    program, verified = _build(document, options, limits, make_builder, wrap)
+    program, verified = _build(document, options, limits, make_builder, wrap, origins)
     return CompiledSchema(program, _findings(document, verified), (perf_counter() - started) * 1e3)
 
 
@@ -94,17 +98,20 @@ def lower_schema(
     limits: Limits | None = None,
     *,
     check_empty: bool = True,
+    origins: Origins | None = None,
+    prefix: str = "",
 ) -> LoweredSchema:
     """Add a schema to a builder, which may hold others: `schema_builder` makes one with the settings of the options.
 
     check_empty: whether some text is legal is asked at once. It costs a walk over the whole builder, so a caller who
-    adds many schemas may leave it out and ask `node_is_empty` for all of them together.
+    adds many schemas may leave it out and ask `node_is_empty` for all of them together. origins: takes what the nodes
+    were made from, with `prefix` before the pointers.
 
     Raises what `compile_json_schema` raises; the builder is then spoilt, as it may hold nodes that lead nowhere.
     """
     options, limits = options or SchemaOptions(), limits or Limits()
     document = _document(schema, options, limits)
-    node, verified = _lower(builder, document, options, limits, check_empty)
+    node, verified = _lower(builder, document, options, limits, check_empty, origins, prefix)
     return LoweredSchema(node, _findings(document, verified))
 
 
@@ -159,9 +166,10 @@ def _build(
     limits: Limits,
     make_builder: Callable[..., Builder],
     wrap: Wrap | None = None,
+    origins: Origins | None = None,
 ) -> tuple[Program, Verified]:
     builder = schema_builder(options, limits, make_builder)
-    node, verified = _lower(builder, document, options, limits)
+    node, verified = _lower(builder, document, options, limits, origins=origins)
     try:
         return builder.build(wrap(builder, node) if wrap is not None else node), verified
     except LimitExceeded as error:
@@ -169,21 +177,31 @@ def _build(
 
 
 def _lower(
-    builder: Builder, document: Document, options: SchemaOptions, limits: Limits, check_empty: bool = True
+    builder: Builder,
+    document: Document,
+    options: SchemaOptions,
+    limits: Limits,
+    check_empty: bool = True,
+    origins: Origins | None = None,
+    prefix: str = "",
 ) -> tuple[int, Verified]:
     algebra = Algebra(builder, limits)
     reader = Reader(document, algebra, options, limits)
-    verification = _verification(document, options, limits, algebra.deadline)
+    verification = verification_of(document, options, limits, algebra.deadline)
     lowering = Lowering(reader, algebra, options, limits, verification.predicate)
     try:
-        return lowering.root_node(reader.root(), check_empty=check_empty), lowering.verified
+        root = reader.root()
+        node = lowering.root_node(root, check_empty=check_empty)
     except LimitExceeded as error:
         raise _too_large(error) from error
     except RecursionError:
         raise SchemaError("the schema nests too deeply", hint="Flatten allOf, anyOf and $ref chains.") from None
+    if origins is not None:
+        origins.schemas.append(SchemaOrigin(prefix, document, options, limits, root, lowering.terms_by_node()))
+    return node, lowering.verified
 
 
-def _verification(document: Document, options: SchemaOptions, limits: Limits, deadline: Deadline) -> Verification:
+def verification_of(document: Document, options: SchemaOptions, limits: Limits, deadline: Deadline) -> Verification:
     """Programs of parts of the schema judge values, so they take every text of a value."""
     every_text = replace(options, whitespace="flexible", property_order="any", spelling="any")
 

@@ -89,6 +89,9 @@ class Lowering:
         self._nodes[term] = node
         return node
 
+    def terms_by_node(self) -> dict[int, Term]:
+        return {node: term for term, node in self._nodes.items() if node is not None}
+
     # Scalars.
 
     def _scalars(self, shape: Shape) -> int:

@@ -25,6 +25,7 @@ from safegen.grammars.lark_grammar.reading import read_grammar
 from safegen.grammars.lark_grammar.recursion import without_left_recursion
 from safegen.grammars.lark_grammar.source import Source, prepare
 from safegen.grammars.options import Limits, SchemaOptions
+from safegen.grammars.origins import Origins
 
 __all__ = ["CompiledGrammar", "compile_grammar"]
 
@@ -47,8 +48,10 @@ def compile_grammar(
     limits: Limits | None = None,
     make_builder: Callable[..., Builder] = Builder,
     wrap: Callable[[Builder, int], int] | None = None,
+    origins: Origins | None = None,
 ) -> CompiledGrammar:
-    """Compile a grammar in Lark syntax to the texts that derive from `start`. wrap: what to make of its node.
+    """Compile a grammar in Lark syntax to the texts that derive from `start`. wrap: what to make of its node. origins:
+    takes which rules and terminals the nodes were made from.
 
     Raises GrammarError, with line and column where one can be told, when the grammar is invalid, derives no finite
     text, uses something that cannot be held, or passes a limit.
@@ -57,7 +60,7 @@ def compile_grammar(
     limits = limits or Limits()
     source = prepare(text, limits)
     try:
-        program, num_productions = _build(source, text, start, limits, make_builder, wrap)
+        program, num_productions = _build(source, text, start, limits, make_builder, wrap, origins)
     except LimitExceeded as error:
         raise GrammarError(f"The grammar is too large for the machine: {error}.") from error
     except RecursionError:
@@ -72,12 +75,13 @@ def _build(
     limits: Limits,
     make_builder: Callable[..., Builder],
     wrap: Callable[[Builder, int], int] | None,
+    origins: Origins | None,
 ) -> tuple[Program, int]:
     reading = read_grammar(source.text, start, limits, text)
     given = productions_of(reading, start, limits, frozenset(source.schemas))
     builder = schema_builder(SchemaOptions(), limits, make_builder)
     lexicon = Lexicon(builder, reading, source, text, limits)
-    lexicon.lower_schemas(frozenset(use.name for use in given.terminals))
+    lexicon.lower_schemas(frozenset(use.name for use in given.terminals), origins)
     dead = frozenset(-1 - index for index, use in enumerate(given.terminals) if lexicon.is_dead(use))
     runnable = without_left_recursion(given, dead, limits)
     lexicon.ignore()
@@ -88,6 +92,9 @@ def _build(
         lambda symbols: lexicon.one_of([given.terminals[-1 - symbol] for symbol in symbols]),
     )
     nodes = [] if runnable.start is None else [emission.node(runnable.start)]
+    if origins is not None:
+        origins.start = start
+        emission.tell(origins, list(reading.rules), [lexicon.shown(use.name) for use in given.terminals])
     if runnable.allows_empty:
         nodes.append(builder.lexeme(builder.epsilon()))
     root = nodes[0] if len(nodes) == 1 else builder.union(nodes)

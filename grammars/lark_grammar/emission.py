@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from safegen.grammars.lark_grammar.productions import Production
 from safegen.grammars.lark_grammar.recursion import Runnable
+from safegen.grammars.origins import Origins
 
 if TYPE_CHECKING:
     from safegen._native import Builder
@@ -32,6 +33,7 @@ class Emission:
         self._one_of = one_of
         self._nodes: dict[int, int] = {}
         self._reserved: dict[int, int] = {}
+        self._terminals: dict[int, tuple[int, ...]] = {}  # symbols of the terminals that a node stands for
 
     def node(self, start: int) -> int:
         for symbol in self._callees_first(start):
@@ -62,6 +64,7 @@ class Emission:
         builder = self.builder
         single = [production[0] for production in productions if len(production) == 1 and production[0] < 0]
         nodes = self._one_of(single) if single else []
+        self._terminals.update(dict.fromkeys(nodes, tuple(single)))
         for production in productions:
             if not production:
                 nodes.append(builder.lexeme(builder.epsilon()))
@@ -72,9 +75,26 @@ class Emission:
 
     def _part(self, symbol: int) -> int:
         if symbol < 0:
-            return self._terminal_node(symbol)
+            node = self._terminal_node(symbol)
+            self._terminals[node] = (symbol,)
+            return node
         if symbol in self._nodes:
             return self._nodes[symbol]
         if symbol not in self._reserved:
             self._reserved[symbol] = self.builder.reserve()
         return self._reserved[symbol]
+
+    def tell(self, origins: Origins, rules: list[str], terminals: list[str]) -> None:
+        """Which rules and terminals the nodes were made from. rules: names of the first symbols; the others stand for
+        parts of them, and are called by the rule that they belong to."""
+        names = {symbol: name for symbol, name in enumerate(rules) if symbol in self.rules}
+        pending = list(names)
+        while pending:
+            symbol = pending.pop(0)
+            for callee in self._callees(symbol):
+                if callee not in names:
+                    names[callee] = names[symbol]
+                    pending.append(callee)
+        origins.rules.update((node, names[symbol]) for symbol, node in self._nodes.items() if symbol in names)
+        for node, symbols in self._terminals.items():
+            origins.terminals[node] = tuple(terminals[-1 - symbol] for symbol in symbols)

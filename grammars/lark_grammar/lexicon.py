@@ -18,6 +18,7 @@ from safegen.grammars.lark_grammar.source import Expression, Operand, Source, pl
 from safegen.grammars.lark_grammar.terminals import TerminalLowering
 from safegen.grammars.lark_grammar.tree import Chars, Tree, literal_codes, parts_of, width
 from safegen.grammars.options import Limits
+from safegen.grammars.origins import Origins
 
 if TYPE_CHECKING:
     from safegen._native import Builder
@@ -45,17 +46,24 @@ class Lexicon:
         self._lexemes: dict[TerminalUse, int] = {}
         self._gaps = Gaps(builder, [])
 
-    def lower_schemas(self, used: frozenset[str]) -> None:
+    def lower_schemas(self, used: frozenset[str], origins: Origins | None = None) -> None:
         """Schemas come first: their nodes are complete before any rule is."""
         for name, text in self.source.schemas.items():
             if name in used:
                 try:
-                    self.schema_nodes[name] = lower_schema(self.builder, text, None, self.limits).node
+                    lowered = lower_schema(self.builder, text, None, self.limits, origins=origins)
+                    self.schema_nodes[name] = lowered.node
                 except SchemaError as error:
                     raise self._placed(GrammarError(f"%json schema: {error}"), name) from error
 
     def ignore(self) -> None:
         self._gaps = self._guarded("%ignore", lambda: Gaps(self.builder, [self._run(n) for n in self.reading.ignored]))
+
+    def shown(self, name: str) -> str:
+        """The name of a terminal, or what it is where Lark made the name up."""
+        if name in self.source.schemas:
+            return "%json"
+        return str(self.reading.terminals[name].value) if name.startswith("__") else name
 
     def trailing(self) -> int | None:
         """What may stand at the end of the text; None: nothing."""

@@ -10,6 +10,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "grammars/native/frontier.hpp"
 #include "grammars/native/matcher.hpp"
 
 namespace nb = nanobind;
@@ -156,6 +157,20 @@ private:
     std::vector<Node> nodes_;
 };
 
+nb::tuple frontier_of(const Frontier& found) {
+    nb::list waiting;
+    for (const Waiting& w : found.waiting) {
+        nb::list open, texts;
+        for (const OpenValue& value : w.open) {
+            const std::optional<uint32_t> start = value.start == kInfinite ? std::nullopt : std::optional(value.start);
+            open.append(nb::make_tuple(value.nodes, start));
+        }
+        for (const std::string& text : w.texts) texts.append(bytes_of(text));
+        waiting.append(nb::make_tuple(w.role, open, w.rules, texts, w.all, bytes_of(w.first)));
+    }
+    return nb::make_tuple(found.bytes_read, found.can_end, waiting, found.failures);
+}
+
 using MaskArray = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 size_t fill(const Matcher& m, const std::vector<uint32_t>& draft, MaskArray words) {
@@ -176,6 +191,15 @@ void bind_grammars(nb::module_& m) {
         .def("matches", [](const Program& p, const nb::bytes& t) { auto s = text_of(t); nb::gil_scoped_release r; return p.matches(s); }, "text"_a)
         .def("longest_prefix", [](const Program& p, const nb::bytes& t) { auto s = text_of(t); nb::gil_scoped_release r; return p.longest_prefix(s); }, "text"_a)
         .def("expected", [](const Program& p, const nb::bytes& t) { return bytes_of(p.expected(text_of(t))); }, "text"_a)
+        .def("frontier", [](const Program& p, const nb::bytes& t) {
+                 auto s = text_of(t);
+                 Frontier found;
+                 {
+                     nb::gil_scoped_release r;
+                     found = frontier(p.grammar(), s);
+                 }
+                 return frontier_of(found);
+             }, "text"_a)
         .def("memory_bytes", &Program::memory_bytes);
 
     nb::class_<Predicate>(m, "Predicate")

@@ -1,0 +1,167 @@
+"""`explain`: where and why a text is rejected, without a model.
+
+The machine that decodes says at which byte it would have stopped, which schema positions were open there, and what it
+would have taken instead; the keywords to blame are found by asking each alone (`safegen.grammars.rejection`). A text
+that is a right value, only not written as the type asks for (order, spelling, whitespace), is told apart first.
+
+(The module is not called `explain`: a submodule of that name would replace the function on the package.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from safegen.checking import options_of
+from safegen.errors import SchemaError
+from safegen.grammars.matcher import LimitExceeded
+from safegen.grammars.options import SchemaOptions
+from safegen.limits import Limits
+from safegen.output_type import OutputType, compile_type
+from safegen.tools import Tools
+from safegen.types import Choice, Grammar, JsonSchema, Regex, Think
+
+if TYPE_CHECKING:
+    from safegen.grammars.rejection import Rejection
+
+_RELAXED: dict[str, str] = {"whitespace": "flexible", "property_order": "any", "spelling": "any"}
+_SHOWN_CHARS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """One place to blame. pointer: JSON Pointer of a schema object, under `/<tool>` for Tools; the name of a rule for a
+    Grammar. keyword: the one there, "" if none is; the name of a terminal for a Grammar."""
+
+    pointer: str
+    keyword: str
+
+    def __str__(self) -> str:
+        fragment = "#" if self.pointer[:1] in ("", "/") else ""
+        return f"{fragment}{self.pointer}" + (f" ({self.keyword})" if self.keyword else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a text is rejected, or that it is not.
+
+    accepted: `safegen.matches` says so too. byte: offset, in the text's UTF-8, of the first byte that no answer has
+    there; the length of the text where it only lacks an end; None if accepted. pointer, keyword: the first of `places`,
+    "" if there is none. places: all that are to blame, as where a minimum and a maximum leave nothing between them.
+    expected: what could stand at that byte. found: what does. reason: the above as a sentence.
+    """
+
+    accepted: bool
+    byte: int | None = None
+    places: tuple[Blamed, ...] = ()
+    expected: tuple[str, ...] = ()
+    found: str = ""
+    reason: str = "the text is accepted"
+
+    @property
+    def pointer(self) -> str:
+        return self.places[0].pointer if self.places else ""
+
+    @property
+    def keyword(self) -> str:
+        return self.places[0].keyword if self.places else ""
+
+    def __str__(self) -> str:
+        if self.accepted:
+            return self.reason
+        places = ", ".join(map(str, self.places))
+        expected = f" Expected: {', '.join(self.expected)}." if self.expected else ""
+        return f"byte {self.byte}: {self.reason}." + (f" At {places}." if places else "") + expected
+
+
+def explain(spec: Any, text: str, *, limits: Limits | None = None, **options: Any) -> Explanation:
+    """Where and why the decoder would reject a text: the byte, the schema positions, and what was expected there.
+
+    spec: any output type; of one that is compiled already only the byte and the expectations are known. options: as in
+    `safegen.matches`, which says True exactly where `accepted` is.
+
+    Raises SchemaError or GrammarError for a type that cannot be served (or a text whose automaton passes `limits`), and
+    RequestError for an option that does not exist.
+    """
+    asked = options_of(spec, options)
+    encoded, surrogate = _encoded(text)
+    try:
+        rejection = _rejected(spec, limits, asked, encoded)
+        if surrogate is not None and (rejection is None or rejection.byte == len(encoded)):
+            return Explanation(False, len(encoded), found=surrogate, reason="a lone surrogate has no UTF-8")
+        if rejection is None:
+            return Explanation(True)
+        written, rejection = _as_written(spec, asked, limits, encoded, rejection)
+    except LimitExceeded as error:
+        raise SchemaError(f"this text cannot be judged: {error}", hint="Raise Limits(max_states=...).") from error
+    found = _shown(encoded, rejection.byte)
+    places = tuple(Blamed(*place) for place in rejection.places)
+    return Explanation(False, rejection.byte, places, rejection.expected, found, _reason(rejection, found, written))
+
+
+def _rejected(spec: Any, limits: Limits | None, asked: SchemaOptions | None, text: bytes) -> Rejection | None:
+    from safegen.grammars.origins import Origins
+    from safegen.grammars.rejection import rejection_of
+
+    origins = Origins()
+    program = compile_type(spec, limits, asked, origins=origins).program
+    return None if program is None else rejection_of(program, origins, text)
+
+
+def _encoded(text: str) -> tuple[bytes, str | None]:
+    """The text's UTF-8 as far as it has one, and the surrogate that it stops at."""
+    try:
+        return text.encode(), None
+    except UnicodeEncodeError as error:
+        return text[: error.start].encode(), f"U+{ord(text[error.start]):04X}"
+
+
+def _as_written(
+    spec: Any, asked: SchemaOptions | None, limits: Limits | None, text: bytes, rejection: Rejection
+) -> tuple[list[str], Rejection]:
+    """The options of writing that alone are in the way: one of them, or else all together. And the rejection, with
+    the keywords to blame where those come to light a little later, when every writing is allowed."""
+    if isinstance(spec, OutputType | Regex | Choice | Grammar) or spec is None:
+        return [], rejection
+    inner = spec.inner if isinstance(spec, Think) else spec
+    options = asked or (inner.options if isinstance(inner, JsonSchema | Tools) else SchemaOptions())
+    strict = {name: value for name, value in _RELAXED.items() if getattr(options, name) != value}
+    if not strict or rejection.kind == "keyword":
+        return [], rejection
+    is_blank = text[rejection.byte : rejection.byte + 1].isspace()
+    end = rejection.byte if rejection.value_end is None or is_blank else max(rejection.byte, rejection.value_end)
+
+    def goes_on(changed: dict[str, Any]) -> Rejection | bool:
+        later = _rejected(spec, limits, replace(options, **changed), text)
+        return True if later is None or later.byte > end else later
+
+    every = goes_on(strict)
+    if every is True:
+        return [name for name, value in strict.items() if goes_on({name: value}) is True] or list(strict), rejection
+    if not isinstance(every, bool) and every.kind in ("keyword", "not JSON"):
+        return [], replace(rejection, kind=every.kind, places=every.places)
+    return [], rejection
+
+
+def _shown(text: bytes, byte: int) -> str:
+    if byte == len(text):
+        return "the end of the text"
+    start = byte
+    while start > 0 and text[start] & 0xC0 == 0x80:  # show the whole character
+        start -= 1
+    following = text[start : start + 4 * _SHOWN_CHARS].decode("utf-8", "ignore")
+    return repr(following[:1])
+
+
+def _reason(rejection: Rejection, found: str, relaxed: list[str]) -> str:
+    if relaxed:
+        named = " and ".join(f"{name}={_RELAXED[name]!r}" for name in relaxed)
+        return f"{found} is not how this type is written; {named} would take it"
+    if rejection.kind == "ends early":
+        return "the text ends too early"
+    if rejection.kind == "not JSON":
+        return f"no JSON goes on with {found} here, within the limits of digits, whitespace and nesting"
+    if rejection.kind == "keyword":
+        words = dict.fromkeys(place.keyword for place in rejection.places if place.keyword)
+        return f"{found} cannot stand here" + (f" because of {', '.join(words)}" if words else "")
+    return f"{found} cannot stand here"
