@@ -152,12 +152,15 @@ def check_json_schema(
     except SchemaError as error:
         return [_refusal(error)]
     refused = [_refusal(problem) for problem in document.problems]
-    verified: Verified = {}
+    served: tuple[Finding, ...] = ()
     if not refused:
-        refused, verified = _refusals(root, others, options, limits, make_builder)
-    places = {(finding.pointer, finding.keyword) for finding in refused}
-    rest = (finding for finding in _findings(document, verified) if (finding.pointer, finding.keyword) not in places)
-    return [*refused, *rest]
+        refused, served = _refusals(root, others, options, limits, make_builder)
+    # What was compiled knows how each keyword is handled, also of parts that only references reach; what was walked
+    # knows the keywords inside of refused ones.
+    findings: dict[tuple[str, str], Finding] = {}
+    for finding in (*refused, *served, *_findings(document, {})):
+        findings.setdefault((finding.pointer, finding.keyword), finding)
+    return list(findings.values())
 
 
 def _build(
@@ -241,18 +244,20 @@ def _refusals(
     options: SchemaOptions,
     limits: Limits,
     make_builder: Callable[..., Builder],
-) -> tuple[list[Finding], Verified]:
-    """Compile again and again, each time without the keyword that was refused last."""
+) -> tuple[list[Finding], tuple[Finding, ...]]:
+    """Compile again and again, each time without the keyword that was refused last: the refusals, and the findings of
+    what remains once it is served."""
     found: list[Finding] = []
     remaining = copy.deepcopy(root)
     for _ in range(_MAX_REFUSALS):
         try:
-            return found, _build(Document(remaining, others), options, limits, make_builder)[1]
+            document = Document(remaining, others)
+            return found, _findings(document, _build(document, options, limits, make_builder)[1])
         except SchemaError as error:
             found.append(_refusal(error))
             if error.keyword is None or not _delete(remaining, error.pointer, error.keyword):
                 break
-    return found, {}
+    return found, ()
 
 
 def _delete(root: SchemaValue, pointer: str, keyword: str) -> bool:

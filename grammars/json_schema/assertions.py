@@ -128,7 +128,7 @@ class Assertions:
         exprs = []
         if "pattern" in words:
             exprs.append(self.pattern(here, words["pattern"], "pattern"))
-        if "format" in words and self.options.formats != "annotation":
+        if "format" in words:
             language = self._format(here, words["format"])
             if language is not None:
                 exprs.append(language)
@@ -152,9 +152,11 @@ class Assertions:
         return expr
 
     def _format(self, here: Here, name: str) -> int | None:
+        """The language of a format; None where it is an annotation."""
+        if self.options.formats == "annotation" or (self.options.formats == "known" and name not in formats.KNOWN):
+            self.document.note(here.position.pointer, "format", f'an annotation under formats="{self.options.formats}"')
+            return None
         if name not in formats.KNOWN:
-            if self.options.formats == "known":
-                return None
             raise here.error(
                 f"the format {name!r} is not known",
                 "format",

@@ -31,7 +31,7 @@ _ANNOTATIONS = frozenset(
         *("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "id"),
     )
 )
-_ALL_WORDS = frozenset(keyword_syntax.CHECKS) - _ANNOTATIONS
+_ALL_WORDS = (frozenset(keyword_syntax.CHECKS) | {"const"}) - _ANNOTATIONS
 _BY_LOWER_CASE = {word.lower(): word for word in sorted(_ALL_WORDS)}
 
 
@@ -63,6 +63,7 @@ class Document:
         self._ambiguous: set[tuple[str, str]] = set()  # (URI, anchor or "") of names that two schemas have
         self._own_uris: dict[str, str] = {}  # of documents that were read under another URI
         self._walked: set[int] = set()
+        self._noted: set[tuple[str, str]] = set()
         self.root_uri = ""
         if isinstance(root, dict):
             self.dialects[""] = dialect_of(root, "", DRAFT_2020)
@@ -138,6 +139,7 @@ class Document:
 
     def _check(self, schema: dict[str, Any], place: str, dialect: Dialect) -> None:
         known = dialect.keywords
+        alone = "$ref" in schema and not dialect.ref_siblings
         for word, value in schema.items():
             if word in known:
                 bad = keyword_syntax.problem(word, value, dialect)
@@ -147,10 +149,18 @@ class Document:
                         self._walked.discard(id(schema))
                 if word not in _ANNOTATIONS:
                     self.occurrences.append((place, word))
+                    if alone and word != "$ref":
+                        self.notes.append((place, word, f"beside $ref it constrains nothing in {dialect.name}"))
                 if word.startswith("unevaluated"):
                     self.tracks_evaluation = True
             elif word not in _ANNOTATIONS:
                 self._note_unknown(word, place, dialect)
+
+    def note(self, place: str, word: str, text: str) -> None:
+        """Something a reader should know of a keyword, said once."""
+        if (place, word) not in self._noted:
+            self._noted.add((place, word))
+            self.notes.append((place, word, text))
 
     def _note_unknown(self, word: str, place: str, dialect: Dialect) -> None:
         if word == "nullable":

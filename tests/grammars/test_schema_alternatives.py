@@ -52,7 +52,11 @@ def presence(draw: random.Random, depth: int = 2) -> dict[str, Any]:
 @pytest.mark.parametrize("order", ["schema", "any"])
 def test_random_conditions_on_presence_are_those_of_a_validator(order: Literal["schema", "any"]) -> None:
     draw = random.Random(7)
-    closed = {"type": "object", "properties": {name: {"type": "integer"} for name in NAMES}, "additionalProperties": False}
+    closed = {
+        "type": "object",
+        "properties": {name: {"type": "integer"} for name in NAMES},
+        "additionalProperties": False,
+    }
     objects = [dict.fromkeys(names, 0) for size in range(6) for names in combinations(NAMES, size)]
     for _ in range(120):
         schema = closed | {"allOf": [presence(draw) for _ in range(draw.randint(1, 4))]}
