@@ -85,6 +85,9 @@ class Builder:
         (arguments are decimal literals such as "-1.5" or "3e2"). integer: the value must be an integer. plain: integers
         in the one canonical spelling only (no fraction, exponent or "-0"). Digits are bounded by max_digits and
         max_exponent_digits."""
+    def ecma_pattern(self, properties: Sequence[bytes]) -> int:
+        r"""Texts of regular expressions (ECMA-262, flag `u`). properties: what may stand in \p{...}. The language
+        leaves out a few valid patterns, see grammars/native/ecma_pattern.hpp."""
     def is_empty(self, expr: int) -> bool: ...
     def is_nullable(self, expr: int) -> bool: ...
     def count_up_to(self, expr: int, limit: int) -> int:

@@ -269,6 +269,11 @@ void bind_grammars(nb::module_& m) {
                  return b.exprs().number(spec);
              }, nb::kw_only(), "integer"_a, "plain"_a, "low"_a = nb::none(), "low_exclusive"_a = false, "high"_a = nb::none(),
              "high_exclusive"_a = false, "multiple_of"_a = nb::none())
+        .def("ecma_pattern", [](Builder& b, const std::vector<nb::bytes>& properties) {
+                 PatternProperties names;
+                 for (const auto& name : properties) names.push_back(text_of(name));
+                 return b.exprs().ecma_pattern(std::move(names));
+             }, "properties"_a)
         .def("is_empty", [](Builder& b, ExprId e) { return !b.exprs().live(b.known(e)); }, "expr"_a, Release())
         .def("is_nullable", [](Builder& b, ExprId e) { return b.exprs().nullable(b.known(e)); }, "expr"_a)
         .def("count_up_to", [](Builder& b, ExprId e, uint32_t limit) { return b.exprs().count_up_to(b.known(e), limit); }, "expr"_a, "limit"_a)

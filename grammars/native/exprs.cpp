@@ -110,6 +110,7 @@ bool Exprs::nullable_of(const Node& n) const {
             const NumberState& state = number_states_[n.a];
             return number_accepts(number_specs_[state.spec], state);
         }
+        case Kind::Pattern: return pattern_accepts(pattern_states_[n.a]);
         default: return false;
     }
 }
@@ -204,6 +205,10 @@ Exprs::Facts Exprs::facts_of(const Node& n) const {
         case Kind::Number:
             f.min_bytes = number_rests_[n.a];
             f.text = true;
+            break;
+        case Kind::Pattern:
+            f.min_bytes = pattern_rest(pattern_properties_[n.b], pattern_states_[n.a]);
+            f.text = pattern_states_[n.a].utf8_left == 0;
             break;
     }
     return f;
@@ -470,6 +475,17 @@ ExprId Exprs::number_(const NumberState& state, NumberWitness witness) {
     return intern({Kind::Number, it->second, 0, 0, 0, 0, {}});
 }
 
+ExprId Exprs::pattern_(PatternState state, uint32_t properties) {
+    std::string key = state.key();
+    key.append(reinterpret_cast<const char*>(&properties), sizeof properties);
+    auto [it, fresh] = pattern_ids_.try_emplace(std::move(key), static_cast<uint32_t>(pattern_states_.size()));
+    if (fresh) {
+        memory_bytes_ += sizeof(PatternState) + 2 * it->first.size();
+        pattern_states_.push_back(std::move(state));
+    }
+    return intern({Kind::Pattern, it->second, properties, 0, 0, 0, {}});
+}
+
 ExprId Exprs::chars_(const std::vector<std::pair<uint32_t, uint32_t>>& ranges) {
     std::vector<ExprId> parts;
     for (const auto& [low, high] : ranges)
@@ -558,6 +574,12 @@ ExprId Exprs::number(const NumberSpec& spec) {
     start.spec = static_cast<uint32_t>(number_specs_.size());
     number_specs_.push_back(spec);
     return number_(start, {});
+}
+ExprId Exprs::ecma_pattern(PatternProperties properties) {
+    Lock lock(mutex_);
+    std::sort(properties.begin(), properties.end());
+    pattern_properties_.push_back(std::move(properties));
+    return pattern_({}, static_cast<uint32_t>(pattern_properties_.size() - 1));
 }
 ExprId Exprs::strings(std::vector<std::string> values) {
     std::vector<std::pair<std::string, uint32_t>> pairs;

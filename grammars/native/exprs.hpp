@@ -4,8 +4,8 @@
 // complement are expressions like any other, so nothing is unrolled and every operation is exact. `next(e, b)` is 0
 // exactly when no accepted text continues so (liveness): residual emptiness is decided by a search over derivatives
 // whose results are remembered. Besides the classical kinds there are leaves with their own derivative: finite
-// languages (sorted strings), filtered key sets, JSON numbers, and the lift of a language of decoded text through JSON
-// escapes. Sources: Brzozowski, "Derivatives of regular expressions" (1964); Owens, Reppy and Turon, "Regular-expression
+// languages (sorted strings), filtered key sets, JSON numbers, texts of regular expressions, and the lift of a language
+// of decoded text through JSON escapes. Sources: Brzozowski, "Derivatives of regular expressions" (1964); Owens, Reppy and Turon, "Regular-expression
 // derivatives re-examined" (2009).
 //
 // Thread safety: tables grow under one mutex; transitions of expanded states are read without a lock.
@@ -23,6 +23,7 @@
 
 #include "grammars/native/byteset.hpp"
 #include "grammars/native/decimal.hpp"
+#include "grammars/native/ecma_pattern.hpp"
 #include "grammars/native/limits.hpp"
 
 namespace safegen {
@@ -40,6 +41,7 @@ enum class Kind : uint8_t {
     JsonHex,    // a, b: digits read, c: value; first unit of \uXXXX
     JsonLow,    // a, b: high surrogate, c: stage (0 backslash, 1 'u', 2.. digits + 2), d: value
     Number,     // a: state
+    Pattern,    // a: state, b: list of properties
 };
 
 // Sorted distinct strings with an order (property index) each.
@@ -84,6 +86,7 @@ public:
     ExprId any_text();
     ExprId json_body(ExprId content);
     ExprId number(const NumberSpec& spec);
+    ExprId ecma_pattern(PatternProperties properties);  // texts of regular expressions
     uint32_t string_set(std::vector<std::pair<std::string, uint32_t>> values);  // distinct strings, each with its order
     ExprId keys(uint32_t set, const OrderFilter& filter);
     ExprId check(ExprId e) const;           // e, or std::out_of_range
@@ -164,6 +167,7 @@ private:
     ExprId hex_(ExprId content, uint32_t digits, uint32_t value);
     ExprId low_(ExprId content, uint32_t high, uint32_t stage, uint32_t value);
     ExprId number_(const NumberState& state, NumberWitness witness);
+    ExprId pattern_(PatternState state, uint32_t properties);
     ExprId any_text_();
     ExprId chars_(const std::vector<std::pair<uint32_t, uint32_t>>& ranges);
     uint32_t filter_(const OrderFilter& filter);
@@ -202,6 +206,9 @@ private:
     std::deque<NumberWitness> number_witnesses_;
     std::vector<uint32_t> number_rests_;  // kInfinite: dead
     std::unordered_map<NumberState, uint32_t, NumberHash> number_ids_;
+    std::deque<PatternState> pattern_states_;
+    std::vector<PatternProperties> pattern_properties_;
+    std::unordered_map<std::string, uint32_t> pattern_ids_;
     std::unique_ptr<std::atomic<Meta*>[]> chunks_;
     uint32_t max_chunks_ = 0;
     std::atomic<size_t> memory_bytes_{0};

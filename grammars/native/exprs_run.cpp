@@ -99,6 +99,10 @@ ExprId Exprs::derive(ExprId e, uint8_t byte) {
             witness.read(*next, byte);
             return number_(*next, std::move(witness));
         }
+        case Kind::Pattern: {
+            auto next = pattern_step(pattern_properties_[n.b], pattern_states_[n.a], byte);
+            return next ? pattern_(std::move(*next), n.b) : kEmpty;
+        }
         default: return derive_json(n, byte);
     }
 }
@@ -201,6 +205,7 @@ void Exprs::gather(ExprId e, std::vector<ByteSet>& cuts, ByteSet& singles) const
         case Kind::JsonHex: singles = singles | kHexDigits; return;
         case Kind::JsonLow: singles = singles | kHexDigits | of_text("\\u"); return;
         case Kind::Number: singles = singles | kNumberBytes; return;
+        case Kind::Pattern: pattern_cuts(pattern_states_[n->a], cuts, singles); return;
         default: return;
     }
 }
@@ -480,6 +485,7 @@ ByteSet Exprs::alphabet_(ExprId e) {
                 for (char c : sets_[n.a]->values[i]) out.add(static_cast<uint8_t>(c));
             break;
         case Kind::Number: out = kNumberBytes; break;
+        case Kind::Pattern: out = ByteSet::all(); break;
         default:
             out = (alphabet_(n.a) & ByteSet::range(0x20, 255)) | kEscapes | kHexDigits;
             break;

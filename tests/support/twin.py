@@ -64,7 +64,7 @@ class Builder:
         self.concat, self.alternate, self.intersect = exprs.concat, exprs.alternate, exprs.intersect
         self.complement, self.repeat, self.strings = exprs.complement, exprs.repeat, exprs.strings
         self.literal, self.chars, self.byte_set = exprs.literal, exprs.chars, exprs.bytes_of
-        self.json_string = exprs.json_string
+        self.json_string, self.ecma_pattern = exprs.json_string, exprs.ecma_pattern
 
     def empty(self) -> int:
         return self.exprs.empty

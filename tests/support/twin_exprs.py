@@ -14,6 +14,8 @@ from itertools import product
 from typing import Any
 
 from safegen._native import LimitExceeded
+from safegen.errors import GrammarError
+from safegen.validation.ecma_syntax import is_ecma_regex
 
 Key = tuple[Any, ...]
 _NUMBER = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?")
@@ -148,6 +150,10 @@ class Exprs:
             return part
         return self.intern(("repeat", part, 0 if self.nullable(part) else low, high))
 
+    def ecma_pattern(self, properties: Sequence[bytes]) -> int:
+        """Texts of regular expressions, by the validator's parser."""
+        return self.intern(("pattern", frozenset(properties), b""))
+
     def nullable(self, expr: int) -> bool:
         known = self.nullables.get(expr)
         if known is None:
@@ -172,6 +178,8 @@ class Exprs:
                 return low == 0 or self.nullable(part)
             case ("number", spec, text):
                 return self.number_holds(spec, text)
+            case ("pattern", properties, text):
+                return _is_pattern(text, properties)
         return False
 
     def derive(self, expr: int, byte: int) -> int:
@@ -206,6 +214,8 @@ class Exprs:
                 return (
                     self.empty if too_long or byte not in b"0123456789.eE+-" else self.intern(("number", spec, longer))
                 )
+            case ("pattern", properties, text):
+                return self.intern(("pattern", properties, text + bytes([byte])))
             case ("string", content, pending):
                 return self._derive_string(content, pending, byte)
         return self.empty
@@ -293,6 +303,8 @@ class Exprs:
                 return low != 0 and self.is_empty(part)
             case ("string", content, None):
                 return self.is_empty(content)
+            case ("pattern", *_):  # dead ends are not told apart
+                return False
         specs = self._number_specs(expr)
         if specs:
             return not any(self.matches(expr, text) for text in self._number_samples(specs))
@@ -336,7 +348,7 @@ class Exprs:
                 return frozenset().union(*map(self.cuts, parts))
             case ("not" | "repeat", part, *_):
                 return self.cuts(part)
-            case ("string" | "number", *_):
+            case ("string" | "number" | "pattern", *_):
                 return frozenset(range(256))
         return frozenset()
 
@@ -364,3 +376,12 @@ class Exprs:
             if expr == self.empty:
                 return False
         return self.nullable(expr)
+
+
+def _is_pattern(text: bytes, properties: frozenset[bytes]) -> bool:
+    if any(name not in properties for name in re.findall(rb"\\[pP]\{([^}]*)\}", text)):
+        return False
+    try:
+        return is_ecma_regex(text.decode())
+    except (UnicodeDecodeError, GrammarError):
+        return False
