@@ -80,8 +80,10 @@ class Builder:
         high: str | None = None,
         high_exclusive: bool = False,
         multiple_of: str | None = None,
+        not_multiples_of: Sequence[str] = (),
     ) -> int:
-        """JSON number texts with low <= value <= high and value a multiple of multiple_of, compared as exact decimals
+        """JSON number texts with low <= value <= high and value a multiple of multiple_of and of none of the (at most
+        ten) not_multiples_of, whose common multiple with it is bounded (ValueError), compared as exact decimals
         (arguments are decimal literals such as "-1.5" or "3e2"). integer: the value must be an integer. plain: integers
         in the one canonical spelling only (no fraction, exponent or "-0"). Digits are bounded by max_digits and
         max_exponent_digits."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import NoReturn
 
 from safegen._native import Predicate
@@ -17,7 +18,7 @@ from safegen.grammars.json_schema.array_nodes import MAX_COUNT, MAX_COUNTS, Arra
 from safegen.grammars.json_schema.canonical import Algebra, Shape
 from safegen.grammars.json_schema.enumeration import Enumeration
 from safegen.grammars.json_schema.keyword_syntax import CHECKS
-from safegen.grammars.json_schema.numbers import NumberPiece, NumberSet, canonical_text, literal
+from safegen.grammars.json_schema.numbers import NumberPiece, NumberSet, canonical_text, is_multiple, literal
 from safegen.grammars.json_schema.objects import ObjectPiece
 from safegen.grammars.json_schema.reader import Reader
 from safegen.grammars.json_schema.strings import encodable
@@ -125,8 +126,18 @@ class Lowering:
         builder = self.builder
         if piece.digits is not None:
             return self._number_by_text(piece)
+        try:
+            return self._number_without(piece, sorted(_least_divisors(piece.not_multiples)))
+        except ValueError:  # too many divisors for one automaton, or too large ones
+            outside = [
+                builder.complement(builder.number(integer=False, plain=False, multiple_of=literal(divisor)))
+                for divisor in sorted(piece.not_multiples)
+            ]
+            return builder.intersect([self._number_without(piece, []), *outside])
+
+    def _number_without(self, piece: NumberPiece, not_multiples: list[Fraction]) -> int:
         integer = piece.divisor is not None and piece.divisor.denominator == 1
-        expr = builder.number(
+        return self.builder.number(
             integer=integer,
             plain=integer and piece.plain and not self.any_spelling,
             low=None if piece.low is None else literal(piece.low),
@@ -134,12 +145,8 @@ class Lowering:
             high=None if piece.high is None else literal(piece.high),
             high_exclusive=piece.high_exclusive,
             multiple_of=None if piece.divisor is None or piece.divisor == 1 else literal(piece.divisor),
+            not_multiples_of=[literal(divisor) for divisor in not_multiples],
         )
-        outside = [
-            builder.complement(builder.number(integer=False, plain=False, multiple_of=literal(divisor)))
-            for divisor in sorted(piece.not_multiples)
-        ]
-        return builder.intersect([expr, *outside]) if outside else expr
 
     def _number_by_text(self, piece: NumberPiece) -> int:
         """Draft 4's integers are those written with digits alone; "-0" is one where every spelling is legal."""
@@ -237,6 +244,11 @@ class Lowering:
             if member.pointer and member in self._nodes and (node is None or self.builder.node_is_empty(node)):
                 return member
         return None
+
+
+def _least_divisors(divisors: frozenset[Fraction]) -> list[Fraction]:
+    """Those that are no multiple of another one: who is no multiple of them is none of the others either."""
+    return [one for one in divisors if not any(other != one and is_multiple(one, other) for other in divisors)]
 
 
 def _blamed(place: str) -> tuple[str, str]:

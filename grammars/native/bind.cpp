@@ -254,7 +254,8 @@ void bind_grammars(nb::module_& m) {
              }, "values"_a)
         .def("json_string", [](Builder& b, ExprId content) { return b.exprs().concat({b.exprs().literal("\""), b.exprs().json_body(b.known(content))}); }, "content"_a, Release())
         .def("number", [](Builder& b, bool integer, bool plain, std::optional<std::string> low, bool low_exclusive,
-                          std::optional<std::string> high, bool high_exclusive, std::optional<std::string> multiple_of) {
+                          std::optional<std::string> high, bool high_exclusive, std::optional<std::string> multiple_of,
+                          const std::vector<std::string>& not_multiples_of) {
                  NumberSpec spec;
                  spec.integer = integer;
                  spec.plain = plain;
@@ -265,10 +266,11 @@ void bind_grammars(nb::module_& m) {
                  spec.max_digits = b.exprs().options().max_digits;
                  spec.max_exponent_digits = b.exprs().options().max_exponent_digits;
                  spec.set_divisor(multiple_of);
+                 for (const std::string& other : not_multiples_of) spec.exclude(other);
                  spec.check();
                  return b.exprs().number(spec);
              }, nb::kw_only(), "integer"_a, "plain"_a, "low"_a = nb::none(), "low_exclusive"_a = false, "high"_a = nb::none(),
-             "high_exclusive"_a = false, "multiple_of"_a = nb::none())
+             "high_exclusive"_a = false, "multiple_of"_a = nb::none(), "not_multiples_of"_a = std::vector<std::string>())
         .def("ecma_pattern", [](Builder& b, const std::vector<nb::bytes>& properties) {
                  PatternProperties names;
                  for (const auto& name : properties) names.push_back(text_of(name));

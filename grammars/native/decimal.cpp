@@ -79,12 +79,12 @@ void read_digit(const NumberSpec& spec, NumberState& s, char digit, bool fractio
     const auto bounds = side(spec, s.negative);
     if (bounds.lower) s.low_cmp = compare_digit(s.low_cmp, bounds.lower->digits, digit);
     if (bounds.upper) s.high_cmp = compare_digit(s.high_cmp, bounds.upper->digits, digit);
-    if (!spec.divisor) return;
+    if (!spec.modulus) return;
     if (digit == '0') {
         ++s.trailing;
         return;
     }
-    const uint64_t m = spec.divisor;
+    const uint64_t m = spec.modulus;
     uint64_t r = s.remainder % m;
     for (int32_t i = 0; i <= s.trailing; ++i) r = mul_mod(r, 10, m);
     s.remainder = (r + static_cast<uint64_t>(digit - '0') % m) % m;
@@ -132,19 +132,40 @@ void NumberSpec::check() const {
     for (const auto* bound : {&low, &high})
         if (*bound && !(*bound)->zero() && std::abs((*bound)->point) > reach)
             throw std::invalid_argument("a bound lies beyond the exponents allowed (max_exponent_digits)");
-    if (std::abs(divisor_scale) > reach) throw std::invalid_argument("multiple_of lies beyond the exponents allowed");
+    bool in_reach = std::abs(divisor_scale) <= reach;
+    for (const auto& [mantissa, scale] : excluded) in_reach &= std::abs(scale) <= reach;
+    if (!in_reach) throw std::invalid_argument("multiple_of lies beyond the exponents allowed");
+}
+
+namespace {
+
+// (M, s) with value M * 10^s, M not ending in 0.
+std::pair<uint64_t, int64_t> split_divisor(const std::string& multiple_of) {
+    const Decimal m = Decimal::parse(multiple_of);
+    if (m.zero() || m.negative) throw std::invalid_argument("multiple_of must be above zero: " + multiple_of);
+    if (m.digits.size() > 18) throw std::invalid_argument("multiple_of has more than 18 significant digits");
+    return {std::stoull(m.digits), m.point - static_cast<int64_t>(m.digits.size())};
+}
+
+}  // namespace
+
+void NumberSpec::exclude(const std::string& multiple_of) {
+    const auto divisor_of = split_divisor(multiple_of);
+    if (excluded.size() >= kMaxExcluded) throw std::invalid_argument("more than ten excluded divisors");
+    const uint64_t before = std::max<uint64_t>(modulus, 1);
+    const auto common = static_cast<unsigned __int128>(before / std::gcd(before, divisor_of.first)) * divisor_of.first;
+    if (common >> 63) throw std::invalid_argument("the common multiple of all divisors is too large");
+    modulus = static_cast<uint64_t>(common);
+    excluded.push_back(divisor_of);
 }
 
 void NumberSpec::set_divisor(const std::optional<std::string>& multiple_of) {
     if (!multiple_of) {
         if (integer) divisor = 1, divisor_scale = 0;
+        modulus = divisor;
         return;
     }
-    const Decimal m = Decimal::parse(*multiple_of);
-    if (m.zero() || m.negative) throw std::invalid_argument("multiple_of must be above zero: " + *multiple_of);
-    if (m.digits.size() > 18) throw std::invalid_argument("multiple_of has more than 18 significant digits");
-    uint64_t mantissa = std::stoull(m.digits);
-    int64_t scale = m.point - static_cast<int64_t>(m.digits.size());
+    auto [mantissa, scale] = split_divisor(*multiple_of);
     if (integer && scale < 0) {
         // lcm(1, mantissa / 10^-scale) is the numerator in lowest terms.
         uint64_t twos = static_cast<uint64_t>(-scale), fives = twos;
@@ -152,7 +173,7 @@ void NumberSpec::set_divisor(const std::optional<std::string>& multiple_of) {
         while (fives && mantissa % 5 == 0) mantissa /= 5, --fives;
         scale = 0;
     }
-    divisor = mantissa;
+    divisor = modulus = mantissa;
     divisor_scale = scale;
 }
 
@@ -224,7 +245,7 @@ std::optional<NumberState> number_step(const NumberSpec& spec, const NumberState
     // What no verdict needs is not kept, so that states merge.
     const auto bounds = side(spec, next.negative);
     if (!bounds.lower && !bounds.upper) next.point = 0;
-    if (!spec.divisor && next.significant) next.last = 0;
+    if (!spec.modulus && next.significant) next.last = 0;
     if (spec.plain && next.significant && !fraction) {
         const int64_t furthest = std::max(bounds.lower ? bounds.lower->point : 0, bounds.upper ? bounds.upper->point : 0);
         if (bounds.upper && next.point > bounds.upper->point) return std::nullopt;
@@ -236,7 +257,7 @@ std::optional<NumberState> number_step(const NumberSpec& spec, const NumberState
 bool number_accepts(const NumberSpec& spec, const NumberState& state) {
     using S = NumberState;
     if (state.phase != S::Zero && state.phase != S::Int && state.phase != S::Frac && state.phase != S::Exp) return false;
-    if (!state.significant) return zero_allowed(spec);
+    if (!state.significant) return zero_allowed(spec) && spec.excluded.empty();
     const auto bounds = side(spec, state.negative);
     if (bounds.impossible) return false;
     const int64_t exponent = state.exponent_negative ? -state.exponent : state.exponent;
@@ -249,13 +270,17 @@ bool number_accepts(const NumberSpec& spec, const NumberState& state) {
         const int order = magnitude_order(point, state.high_cmp, *bounds.upper);
         if (order > 0 || (order == 0 && bounds.upper_exclusive)) return false;
     }
-    if (!spec.divisor) return true;
     // last holds the fraction digits read; the last non-zero digit stands `trailing` digits before the end.
-    const int64_t k = state.trailing - state.last + exponent - spec.divisor_scale;
-    if (k < 0) return false;
-    uint64_t r = state.remainder % spec.divisor;
-    for (int64_t i = 0; i < std::min<int64_t>(k, 64) && r; ++i) r = mul_mod(r, 10, spec.divisor);
-    return r == 0;
+    const int64_t last_digit = state.trailing - state.last + exponent;
+    const auto is_multiple = [&](uint64_t divisor, int64_t scale) {
+        const int64_t k = last_digit - scale;
+        if (k < 0) return false;
+        uint64_t r = state.remainder % divisor;
+        for (int64_t i = 0; i < std::min<int64_t>(k, 64) && r; ++i) r = mul_mod(r, 10, divisor);
+        return r == 0;
+    };
+    if (spec.divisor && !is_multiple(spec.divisor, spec.divisor_scale)) return false;
+    return std::none_of(spec.excluded.begin(), spec.excluded.end(), [&](const auto& other) { return is_multiple(other.first, other.second); });
 }
 
 }  // namespace safegen

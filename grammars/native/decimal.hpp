@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace safegen {
@@ -29,11 +30,16 @@ struct NumberSpec {
     bool low_exclusive = false, high_exclusive = false;
     uint64_t divisor = 0;      // M; 0 is no divisor (integer is divisor 1, scale 0)
     int64_t divisor_scale = 0; // s
+    std::vector<std::pair<uint64_t, int64_t>> excluded;  // (M, s) that the value is no multiple of
+    uint64_t modulus = 0;      // of the remainder: the common multiple of all M; 0 when there are none
     uint32_t max_digits = 64, max_exponent_digits = 3;
 
     void check() const;  // throws std::invalid_argument when a bound lies beyond what the exponent digits can reach
     void set_divisor(const std::optional<std::string>& multiple_of);  // also applies `integer`
+    void exclude(const std::string& multiple_of);  // behind set_divisor
 };
+
+constexpr size_t kMaxExcluded = 10;
 
 struct NumberState {
     enum Phase : uint8_t { Start, Minus, Zero, Int, Dot, Frac, E, ESign, Exp };
@@ -48,7 +54,7 @@ struct NumberState {
     int32_t last = 0;              // exponent of ten of the last non-zero digit, before the exponent
     int32_t trailing = 0;          // zeros after it (significant digits only)
     int32_t exponent = 0;
-    uint64_t remainder = 0;        // of the digits up to the last non-zero one, modulo the divisor
+    uint64_t remainder = 0;        // of the digits up to the last non-zero one, by the modulus
     // Digit comparison with the bounds of this sign: index reached while equal, or decided.
     int32_t low_cmp = 0, high_cmp = 0;
 

@@ -73,8 +73,23 @@ struct Range {  // of a magnitude
     std::optional<Bound> high;
 };
 
-// Is there a multiple of divisor * 10^scale in [low, high) cut with the range?
-bool holds_multiple(const Scaled& low, const Scaled& high, const Range& range, uint64_t divisor, int64_t scale) {
+std::string times(const std::string& digits, uint64_t factor) {
+    std::string out(digits.size() + 20, '0');
+    unsigned __int128 carry = 0;
+    for (size_t i = 0; i < out.size(); ++i) {
+        if (i < digits.size()) carry += static_cast<unsigned __int128>(factor) * static_cast<unsigned>(digits[digits.size() - 1 - i] - '0');
+        out[out.size() - 1 - i] = static_cast<char>('0' + static_cast<int>(carry % 10));
+        carry /= 10;
+    }
+    strip_zeros(out);
+    return out;
+}
+
+// Among so many integers in a row one is no multiple of any of n numbers above 1 (Jacobsthal's function less 1, plus 1).
+constexpr int kEnough[kMaxExcluded + 1] = {1, 2, 4, 6, 10, 14, 22, 26, 34, 40, 46};
+
+// Is there a multiple of divisor * 10^scale, and of no excluded divisor, in [low, high) cut with the range?
+bool holds_multiple(const NumberSpec& spec, const Scaled& low, const Scaled& high, const Range& range, uint64_t divisor, int64_t scale) {
     auto first = [&](const Scaled& v, bool exclusive) {
         auto [q, exact] = divide(v, divisor, scale);
         if (!exact || exclusive) increment(q);
@@ -97,7 +112,14 @@ bool holds_multiple(const Scaled& low, const Scaled& high, const Range& range, u
         if (!limit) return false;
         if (compare(*limit, *to) < 0) to = limit;
     }
-    return to && compare(from, *to) <= 0;
+    if (!to) return false;
+    for (int tried = 0; tried < kEnough[spec.excluded.size()] && compare(from, *to) <= 0; ++tried, increment(from)) {
+        const Scaled value{spec.excluded.empty() ? std::string() : times(from, divisor), scale};
+        const bool is_excluded = std::any_of(spec.excluded.begin(), spec.excluded.end(),
+                                             [&](const auto& other) { return divide(value, other.first, other.second).second; });
+        if (!is_excluded) return true;
+    }
+    return false;
 }
 
 std::optional<Range> range_of(const NumberSpec& spec, bool negative) {
@@ -147,7 +169,7 @@ bool reachable(const NumberSpec& spec, const Range& range, const std::string& pr
     const auto n = static_cast<int64_t>(prefix.size());
     auto holds = [&](int64_t p, int64_t grid) {
         const auto [m, scale] = on_grid(spec, grid);
-        return holds_multiple(at(prefix, p), above(prefix, p), range, m, scale);
+        return holds_multiple(spec, at(prefix, p), above(prefix, p), range, m, scale);
     };
     if (plain) {
         for (int64_t p = least; p <= room; ++p) {
@@ -158,11 +180,12 @@ bool reachable(const NumberSpec& spec, const Range& range, const std::string& pr
     }
     const bool bounded_below = !range.low.value.digits.empty();
     if (!bounded_below && !spec.divisor) return true;  // small enough an exponent fits any upper bound
-    if (!range.high && !spec.divisor) return true;     // and a large one any lower bound
+    if (!range.high && !spec.modulus) return true;     // and a large one any lower bound
     int64_t from = bounded_below ? point_of(range.low.value) - n - 1 : INT64_MIN;
     if (spec.divisor) from = std::max(from, spec.divisor_scale - n - 1);
-    int64_t to = range.high ? point_of(range.high->value) - n + 1
-                            : std::max(from, spec.divisor_scale + static_cast<int64_t>(room)) + 70;
+    int64_t coarsest = spec.divisor_scale;
+    for (const auto& other : spec.excluded) coarsest = std::max(coarsest, other.second);
+    int64_t to = range.high ? point_of(range.high->value) - n + 1 : std::max(from, coarsest + static_cast<int64_t>(room)) + 70;
     for (int64_t p = from; p <= to; ++p)
         if (holds(p, p - static_cast<int64_t>(room))) return true;
     return false;
@@ -174,9 +197,9 @@ std::optional<uint32_t> digits_needed(const NumberSpec& spec, const NumberState&
     auto holds = [&](int64_t p, int64_t grid) {
         const auto [m, scale] = on_grid(spec, grid);
         if (prefix.empty()) {  // any value below 10^p
-            return holds_multiple({}, at("1", p), range, m, scale);
+            return holds_multiple(spec, {}, at("1", p), range, m, scale);
         }
-        return holds_multiple(at(prefix, p), above(prefix, p), range, m, scale);
+        return holds_multiple(spec, at(prefix, p), above(prefix, p), range, m, scale);
     };
     const bool fraction = s.phase == S::Dot || s.phase == S::Frac;
     if (fraction) {
@@ -226,7 +249,7 @@ std::optional<uint32_t> mantissa_rest(const NumberSpec& spec, const NumberState&
     if (spec.plain && s.phase == S::Zero) return std::nullopt;
     const auto range = range_of(spec, s.negative);
     if (!range) return std::nullopt;
-    const bool wide = spec.plain || !range->high || !range->low.value.digits.empty() || spec.divisor;
+    const bool wide = spec.plain || !range->high || !range->low.value.digits.empty() || spec.modulus;
     bool live = false;
     if (!w.significant.empty()) {
         live = reachable(spec, *range, w.significant, room, spec.plain, least);

@@ -85,9 +85,11 @@ class Builder:
         high: str | None = None,
         high_exclusive: bool = False,
         multiple_of: str | None = None,
+        not_multiples_of: Sequence[str] = (),
     ) -> int:
         bounds = [None if text is None else Decimal(text) for text in (low, high, multiple_of)]
-        spec = (integer, plain, bounds[0], low_exclusive, bounds[1], high_exclusive, bounds[2])
+        excluded = tuple(map(Decimal, not_multiples_of))
+        spec = (integer, plain, bounds[0], low_exclusive, bounds[1], high_exclusive, bounds[2], excluded)
         return self.exprs.intern(("number", spec, b""))
 
     def _node(self, node: Node | None) -> int:

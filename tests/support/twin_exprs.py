@@ -263,10 +263,10 @@ class Exprs:
             content = self.derive(content, decoded)
         return self._string(content, b"")
 
-    # Numbers. spec: (integer, plain, low, low_exclusive, high, high_exclusive, multiple_of), bounds as Decimal.
+    # Numbers. spec: (integer, plain, low, low_exclusive, high, high_exclusive, multiple_of, not_multiples_of).
 
     def number_holds(self, spec: Key, text: bytes) -> bool:
-        integer, plain, low, low_exclusive, high, high_exclusive, divisor = spec
+        integer, plain, low, low_exclusive, high, high_exclusive, divisor, excluded = spec
         found = _NUMBER.fullmatch(text.decode("ascii"))
         if found is None:
             return False
@@ -281,6 +281,8 @@ class Exprs:
         if high is not None and (value > high or (high_exclusive and value == high)):
             return False
         if integer and Fraction(value).denominator != 1:
+            return False
+        if any((Fraction(value) / Fraction(other)).denominator == 1 for other in excluded):
             return False
         return divisor is None or (Fraction(value) / Fraction(divisor)).denominator == 1
 
