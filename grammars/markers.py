@@ -44,7 +44,7 @@ def compile_free_text(limits: Limits, *, wrap: Wrap) -> Program:
     try:
         return builder.build(wrap(builder, builder.lexeme(builder.any_text())))
     except LimitExceeded as error:
-        raise GrammarError(f"The type needs too large an automaton: {error}.") from error
+        raise GrammarError(f"The type is too large for the machine: {error}.") from error
 
 
 def _any_byte(builder: Builder) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -12,6 +13,9 @@ Whitespace = Literal["compact", "flexible"]
 PropertyOrder = Literal["schema", "any"]
 Spelling = Literal["canonical", "any"]
 Formats = Literal["assert", "known", "annotation"]
+_MOST = {"max_digits": 10_000, "max_exponent_digits": 6, "max_nesting": 60_000, "cache_bytes": 1 << 62}
+_MOST_32_BITS = (1 << 32) - 2
+_MOST_S = 1_000_000  # infinity is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,15 @@ class Limits:
     max_grammar_chars: characters of one grammar. max_productions: its productions, after empty ones and left recursion
     are rewritten.
     max_states: states of one automaton.
-    max_digits: digits of a number before the exponent. max_exponent_digits: digits of its exponent.
+    max_digits: digits of a number before the exponent. max_exponent_digits: digits of its exponent, enough to shift
+    every digit across the point: 10**max_exponent_digits > 2 * max_digits + 2.
     max_whitespace: characters of one run of whitespace under whitespace="flexible".
     max_nesting: arrays and objects inside one another in an answer (what reads it has such a limit too: pydantic's is
     200, the validator's 256).
     cache_bytes: bytes of mask cache of one constraint.
     """
 
-    compile_deadline_s: float = 10.0
+    compile_deadline_s: float = 8.0
     max_depth: int = 512
     max_inline_depth: int = 64
     max_schema_nodes: int = 1_000_000
@@ -87,3 +92,13 @@ class Limits:
             wanted = (int, float) if limit.name.endswith("_deadline_s") else (int,)
             if isinstance(value, bool) or not isinstance(value, wanted) or not value > 0:
                 raise RequestError(f"{limit.name}={value!r} must be a positive number.", field=limit.name, value=value)
+            most = _MOST.get(limit.name, _MOST_S if limit.name.endswith("_deadline_s") else _MOST_32_BITS)
+            if value > most and value != math.inf:
+                raise RequestError(f"{limit.name}={value!r} must be at most {most:,}.", field=limit.name, value=value)
+        if 10**self.max_exponent_digits <= 2 * self.max_digits + 2:
+            raise RequestError(
+                f"max_exponent_digits={self.max_exponent_digits} are too few for max_digits={self.max_digits}: "
+                "10**max_exponent_digits must be above 2 * max_digits + 2.",
+                field="max_exponent_digits",
+                value=self.max_exponent_digits,
+            )

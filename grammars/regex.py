@@ -40,7 +40,7 @@ def compile_regex(
         node = builder.lexeme(expr)
         return builder.build(node if wrap is None else wrap(builder, node))
     except LimitExceeded as error:
-        raise GrammarError(f"The regex {pattern[:80]!r} needs too large an automaton: {error}.") from error
+        raise GrammarError(f"The regex {pattern[:80]!r} is too large for the machine: {error}.") from error
 
 
 def compile_choice(
@@ -75,4 +75,4 @@ def compile_choice(
         node = builder.lexeme(builder.strings(list(encoded)))
         return builder.build(node if wrap is None else wrap(builder, node))
     except LimitExceeded as error:
-        raise GrammarError(f"The choice needs too large an automaton: {error}. Shorten its values.") from error
+        raise GrammarError(f"The choice is too large for the machine: {error}. Shorten its values.") from error

@@ -120,7 +120,8 @@ def _build(builder: Builder, calls: Sequence[int], syntax: ToolsSyntax, wrap: Wr
         node = _answer(builder, builder.union(list(calls)), syntax)
         return builder.build(node if wrap is None else wrap(builder, node))
     except LimitExceeded as error:
-        raise SchemaError(f"the tools need too large an automaton: {error}", hint="Raise max_states.") from error
+        hint = "Raise that limit, or pass fewer tools."
+        raise SchemaError(f"the tools are too large for the machine: {error}", hint=hint) from error
 
 
 def _answer(builder: Builder, call: int, syntax: ToolsSyntax) -> int:

@@ -13,7 +13,7 @@ from safegen.grammars.json_schema import Finding, check_json_schema
 from safegen.grammars.matcher import LimitExceeded
 from safegen.grammars.options import SchemaOptions
 from safegen.limits import Limits
-from safegen.output_type import OutputType, compile_type, python_adapter, python_schema_text
+from safegen.output_type import OutputType, check_schema_bytes, compile_type, python_adapter, python_schema_text
 from safegen.tools import Tools
 from safegen.types import Choice, Grammar, JsonSchema, Regex, Think
 
@@ -33,8 +33,11 @@ def check(spec: Any, *, limits: Limits | None = None, **options: Any) -> list[Fi
         if spec is None or isinstance(spec, OutputType | Regex | Choice | Grammar | Tools | Think):
             return list(compile_type(spec, limits, given).findings)
         if isinstance(spec, JsonSchema):
-            return check_json_schema(spec.text, given or spec.options, limits)
-        return check_json_schema(python_schema_text(python_adapter(spec)), given, limits)
+            text, given = spec.text, given or spec.options
+        else:
+            text = python_schema_text(python_adapter(spec))
+        check_schema_bytes(text, limits if limits is not None else Limits())
+        return check_json_schema(text, given, limits)
     except SchemaError as error:
         return [Finding(error.pointer, error.keyword or "", "refused", error.reason)]
     except GrammarError as error:

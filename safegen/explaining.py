@@ -10,10 +10,11 @@ that is a right value, only not written as the type asks for (order, spelling, w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from safegen.checking import options_of
-from safegen.errors import SchemaError
+from safegen.errors import GrammarError, SchemaError
 from safegen.grammars.matcher import LimitExceeded
 from safegen.grammars.options import SchemaOptions
 from safegen.limits import Limits
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _RELAXED: dict[str, str] = {"whitespace": "flexible", "property_order": "any", "spelling": "any"}
 _SHOWN_CHARS = 12
+_DEADLINES = 2  # of compiling, that an explanation may take before it stops looking closer
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +85,24 @@ def explain(spec: Any, text: str, *, limits: Limits | None = None, **options: An
     Raises SchemaError or GrammarError for a type that cannot be served (or a text whose automaton passes `limits`), and
     RequestError for an option that does not exist.
     """
-    asked = options_of(spec, options)
+    asked, limits = options_of(spec, options), limits if limits is not None else Limits()
+    until = monotonic() + _DEADLINES * limits.compile_deadline_s
     encoded, surrogate = _encoded(text)
     try:
         rejection = _rejected(spec, limits, asked, encoded)
-        if surrogate is not None and (rejection is None or rejection.byte == len(encoded)):
-            return Explanation(False, len(encoded), found=surrogate, reason="a lone surrogate has no UTF-8")
-        if rejection is None:
-            return Explanation(True)
-        written, rejection = _as_written(spec, asked, limits, encoded, rejection)
     except LimitExceeded as error:
         raise SchemaError(f"this text cannot be judged: {error}", hint="Raise Limits(max_states=...).") from error
+    if surrogate is not None and (rejection is None or rejection.byte == len(encoded)):
+        return Explanation(False, len(encoded), found=surrogate, reason="a lone surrogate has no UTF-8")
+    if rejection is None:
+        return Explanation(True)
+    written, rejection = _as_written(_Asked(spec, asked, limits, until, encoded), rejection)
     found = _shown(encoded, rejection.byte)
     places = tuple(Blamed(*place) for place in rejection.places)
     return Explanation(False, rejection.byte, places, rejection.expected, found, _reason(rejection, found, written))
 
 
-def _rejected(spec: Any, limits: Limits | None, asked: SchemaOptions | None, text: bytes) -> Rejection | None:
+def _rejected(spec: Any, limits: Limits, asked: SchemaOptions | None, text: bytes) -> Rejection | None:
     from safegen.grammars.origins import Origins
     from safegen.grammars.rejection import rejection_of
 
@@ -116,30 +119,50 @@ def _encoded(text: str) -> tuple[bytes, str | None]:
         return text[: error.start].encode(), f"U+{ord(text[error.start]):04X}"
 
 
-def _as_written(
-    spec: Any, asked: SchemaOptions | None, limits: Limits | None, text: bytes, rejection: Rejection
-) -> tuple[list[str], Rejection]:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """until: when to stop asking what another writing would change."""
+
+    spec: Any
+    options: SchemaOptions | None
+    limits: Limits
+    until: float
+    text: bytes
+
+    def rejected(self, options: SchemaOptions) -> Rejection | None:
+        """Under other options. Raises SchemaError, also when time is up."""
+        left_s = self.until - monotonic()
+        if left_s <= 0:
+            raise SchemaError("no time is left")
+        return _rejected(self.spec, replace(self.limits, compile_deadline_s=left_s), options, self.text)
+
+
+def _as_written(asked: _Asked, rejection: Rejection) -> tuple[list[str], Rejection]:
     """The options of writing that alone are in the way: one of them, or else all together. And the rejection, with
     the keywords to blame where those come to light a little later, when every writing is allowed."""
+    spec, text = asked.spec, asked.text
     if isinstance(spec, OutputType | Regex | Choice | Grammar) or spec is None:
         return [], rejection
     inner = spec.inner if isinstance(spec, Think) else spec
-    options = asked or (inner.options if isinstance(inner, JsonSchema | Tools) else SchemaOptions())
-    strict = {name: value for name, value in _RELAXED.items() if getattr(options, name) != value}
+    options = asked.options or (inner.options if isinstance(inner, JsonSchema | Tools) else SchemaOptions())
+    strict: dict[str, Any] = {name: value for name, value in _RELAXED.items() if getattr(options, name) != value}
     if not strict or rejection.kind == "keyword":
         return [], rejection
     is_blank = text[rejection.byte : rejection.byte + 1].isspace()
     end = rejection.byte if rejection.value_end is None or is_blank else max(rejection.byte, rejection.value_end)
 
-    def goes_on(changed: dict[str, Any]) -> Rejection | bool:
-        later = _rejected(spec, limits, replace(options, **changed), text)
-        return True if later is None or later.byte > end else later
+    def goes_on(changed: dict[str, Any]) -> bool:
+        later = asked.rejected(replace(options, **changed))
+        return later is None or later.byte > end
 
-    every = goes_on(strict)
-    if every is True:
-        return [name for name, value in strict.items() if goes_on({name: value}) is True] or list(strict), rejection
-    if not isinstance(every, bool) and every.kind in ("keyword", "not JSON"):
-        return [], replace(rejection, kind=every.kind, places=every.places)
+    try:
+        every = asked.rejected(replace(options, **strict))
+        if every is None or every.byte > end:
+            return [name for name, value in strict.items() if goes_on({name: value})] or list(strict), rejection
+    except (SchemaError, GrammarError, LimitExceeded):
+        return [], rejection  # every writing together passes a limit that this one does not
+    if every.kind in ("keyword", "not JSON"):
+        rejection = replace(rejection, kind=every.kind, places=every.places)
     return [], rejection
 
 

@@ -199,16 +199,21 @@ def validate_python(adapter: Any, text: str) -> Any:
         raise InvalidOutput(f"the type's validator refused the answer: {error}") from error
 
 
-def json_reader(
-    schema: str, options: SchemaOptions, limits: Limits, parse: Callable[[str], Any]
-) -> Callable[[str], Any]:
-    """What parses and validates a text of a schema, given as JSON text. Raises SchemaError."""
+def check_schema_bytes(schema: str, limits: Limits) -> None:
+    """schema: JSON text. Raises SchemaError past the limit."""
     num_bytes = len(schema.encode())
     if num_bytes > limits.max_schema_bytes:
         raise SchemaError(
             f"the schema has {num_bytes:,} bytes, more than max_schema_bytes={limits.max_schema_bytes:,}",
             hint="split the type, or raise Limits(max_schema_bytes=...)",
         )
+
+
+def json_reader(
+    schema: str, options: SchemaOptions, limits: Limits, parse: Callable[[str], Any]
+) -> Callable[[str], Any]:
+    """What parses and validates a text of a schema, given as JSON text. Raises SchemaError."""
+    check_schema_bytes(schema, limits)
     from safegen.validation import SchemaValidator
     from safegen.validation.strict_json import MAX_DEPTH
 

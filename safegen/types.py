@@ -184,11 +184,27 @@ def schema_text(schema: object) -> str:
             hint="a Python type is passed as it is: generate(prompt, Person)",
         )
     try:
-        return json.dumps(schema, ensure_ascii=False, allow_nan=False, default=_plain)
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False, default=_plain)
+        _check_keys(schema)
+        return text
     except (TypeError, ValueError) as error:
         raise SchemaError(f"the schema cannot be written as JSON: {error}") from error
     except RecursionError as error:
         raise SchemaError("nested too deeply to be read") from error
+
+
+def _check_keys(schema: object) -> None:
+    """json.dumps writes a key 1 as "1". The schema holds no cycle."""
+    pending = [schema]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping):
+            for key in value:
+                if not isinstance(key, str):
+                    raise SchemaError(f"the key {key!r:.80} is {type(key).__name__}, not str")
+            pending += value.values()
+        elif isinstance(value, list | tuple):
+            pending += value
 
 
 def _plain(value: object) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Literal
 
 from safegen._native import Builder, LimitExceeded, Program
@@ -221,7 +221,7 @@ def verification_of(document: Document, options: SchemaOptions, limits: Limits, 
 
 
 def _too_large(error: LimitExceeded) -> SchemaError:
-    return SchemaError(f"the schema needs too large an automaton: {error}", hint="Raise max_states.")
+    return SchemaError(f"the schema is too large for the machine: {error}", hint="Raise that limit, or ask for less.")
 
 
 def _findings(document: Document, verified: Verified) -> tuple[Finding, ...]:
@@ -246,13 +246,15 @@ def _refusals(
     make_builder: Callable[..., Builder],
 ) -> tuple[list[Finding], tuple[Finding, ...]]:
     """Compile again and again, each time without the keyword that was refused last: the refusals, and the findings of
-    what remains once it is served."""
+    what remains once it is served. All of it within one deadline."""
     found: list[Finding] = []
     remaining = copy.deepcopy(root)
+    until = monotonic() + limits.compile_deadline_s
     for _ in range(_MAX_REFUSALS):
+        left = replace(limits, compile_deadline_s=max(until - monotonic(), 1e-9))
         try:
             document = Document(remaining, others)
-            return found, _findings(document, _build(document, options, limits, make_builder)[1])
+            return found, _findings(document, _build(document, options, left, make_builder)[1])
         except SchemaError as error:
             found.append(_refusal(error))
             if error.keyword is None or not _delete(remaining, error.pointer, error.keyword):

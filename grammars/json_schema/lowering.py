@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import NoReturn
 
 from safegen._native import Predicate
-from safegen.errors import UnsatisfiableSchema
+from safegen.errors import SchemaError, UnsatisfiableSchema
 from safegen.grammars.json_schema.array_nodes import MAX_COUNT, MAX_COUNTS, ArrayNodes
 from safegen.grammars.json_schema.canonical import Algebra, Shape
 from safegen.grammars.json_schema.enumeration import Enumeration
@@ -86,7 +86,7 @@ class Lowering:
             node = self.builder.reserve()
             self._pending.append((term, shape, node))
         else:
-            node = self.builder.lexeme(self._scalars(shape))
+            node = self.builder.lexeme(self._scalars(shape, term))
         self._nodes[term] = node
         return node
 
@@ -95,7 +95,15 @@ class Lowering:
 
     # Scalars.
 
-    def _scalars(self, shape: Shape) -> int:
+    def _scalars(self, shape: Shape, owner: Term) -> int:
+        try:
+            return self._scalar_expr(shape)
+        except ValueError as error:  # a number that the machine cannot compare with
+            hint = "Bring it within the digits and exponents of Limits(max_exponent_digits=...)."
+            keyword = "multipleOf" if "multiple_of" in str(error) else None
+            raise SchemaError(str(error), pointer=owner.pointer, keyword=keyword, hint=hint) from error
+
+    def _scalar_expr(self, shape: Shape) -> int:
         builder = self.builder
         parts = []
         words = [b"null"] if shape.null else []
@@ -162,7 +170,7 @@ class Lowering:
         held, loose_at = self._held(shape)
         nodes = []
         if shape.null or shape.booleans or shape.numbers or shape.strings:
-            nodes.append(self.builder.lexeme(self._scalars(shape)))
+            nodes.append(self.builder.lexeme(self._scalars(shape, owner)))
         nodes += [self._arrays.node(piece) for piece in held.arrays]
         nodes += [self._object(piece) for piece in held.objects]
         if not nodes:

@@ -142,7 +142,7 @@ public:
     std::shared_ptr<Program> build(NodeId root) {
         auto g = grammar(root);
         if (g->cost(root) != kInfinite && g->cost(root) > g->options().max_completion_bytes)
-            throw LimitExceeded("the shortest answer is longer than " + std::to_string(g->options().max_completion_bytes) + " bytes");
+            throw LimitExceeded("the shortest answer is longer than " + std::to_string(g->options().max_completion_bytes) + " bytes (a fixed limit)");
         if (g->alive(root) && g->nesting(root) > g->options().max_nesting)
             throw LimitExceeded("every answer nests arrays and objects more than " + std::to_string(g->options().max_nesting) + " deep (max_nesting)");
         exprs_->lift_deadline();

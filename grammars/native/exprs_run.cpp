@@ -214,7 +214,7 @@ const Exprs::Raw& Exprs::raw(ExprId e) {
     auto found = raws_.find(e);
     if (found != raws_.end()) return *found->second;
     if (raws_.size() >= options_.max_states)
-        throw LimitExceeded("the automaton grew past its limit of " + std::to_string(options_.max_states) + " states");
+        throw LimitExceeded("the automaton grew past its limit of " + std::to_string(options_.max_states) + " states (max_states)");
     if (has_deadline_ && raws_.size() % 32 == 0 && std::chrono::steady_clock::now() > deadline_)
         throw LimitExceeded("compiling took longer than its deadline (compile_deadline_s)");
     std::vector<ByteSet> cuts;
