@@ -71,7 +71,8 @@ def test_hostile_specs_are_served_rightly_or_refused_within_their_limits() -> No
             wrong.append((row["id"], problem))
     assert wrong == []
     served = [row for row in rows if "error" not in results[row["id"]]["serve"]["outcome"]]
-    assert len(served) > 0.25 * len(rows)  # refusing everything would be easy
+    may_be_served = [row for row in rows if row["expect"] in ("enforce", "enforce_or_refuse")]
+    assert len(served) >= 0.4 * len(may_be_served)  # refusing everything would be easy
 
 
 def test_hostile_specs_are_checked_and_explained_within_their_limits() -> None:
