@@ -14,7 +14,7 @@ from safegen.grammars.json_schema.numbers import NumberPiece, to_decimal
 from safegen.grammars.json_schema.objects import ObjectPiece, Objects
 from safegen.grammars.json_schema.terms import Term, TermKind, value_key
 
-# Combinations of members that are tried, for each value that may be listed.
+# Combinations of members or items that are tried, for each value that may be listed.
 _TRIED_A_VALUE = 16
 
 
@@ -60,16 +60,25 @@ class Enumeration:
         return bounded and (piece.divisor is not None or piece.low == piece.high)
 
     def _arrays(self, piece: ArrayPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
-        if piece.high is None or piece.high > limit or piece.contains or piece.unique or piece.repeats:
+        if piece.contains or piece.repeats:
             return None
-        places = []
-        for place in range(piece.high):
-            values = self.values(piece.item(place), limit, levels)
+        places: list[list[JsonValue]] = []
+        while piece.high is None or len(places) < piece.high:
+            if len(places) > limit:
+                return None
+            values = self.values(piece.item(len(places)), limit, levels)
             if values is None:
                 return None
+            if not values:
+                break
             places.append(values)
-        lengths = range(piece.low, piece.high + 1)
-        return (list(items) for length in lengths for items in product(*places[:length]))
+        lengths = range(piece.low, len(places) + 1)
+        made = (list(items) for length in lengths for items in product(*places[:length]))
+        if piece.unique is None:
+            return made
+        if prod(map(len, places)) > _TRIED_A_VALUE * limit:
+            return None
+        return (items for items in made if len({value_key(item) for item in items}) == len(items))
 
     def _objects(self, piece: ObjectPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
         false = self.objects.terms.false

@@ -39,47 +39,58 @@ uint32_t Machine::compute_cost(const Frame& frame) const {
         }
         case Frame::ArrayOpen:
         case Frame::ArrayItem:
-        case Frame::ArrayComma: {
-            const ArraySpec& a = *g.node(frame.node).array;
-            uint32_t sum = saturating_add(cost_parents(frame), 1), count = frame.count;
-            if (a.counted() || !a.values.empty()) {  // an estimate: what an empty one needs, and its counts
-                uint32_t missing = a.low > count ? a.low - count : 0;
-                for (size_t i = 0; i < a.contains.size(); ++i)
-                    if (frame.counts[i] < a.contains[i].first) missing = std::max<uint32_t>(missing, a.contains[i].first - frame.counts[i]);
-                if (frame.phase == Frame::ArrayComma) missing = std::max(missing, 1u);
-                uint32_t cheapest = kInfinite;
-                for (const ItemChoice& c : a.rest_choices)
-                    if (g.alive(c.value)) cheapest = std::min(cheapest, g.cost(c.value));
-                for (NodeId value : a.values) cheapest = std::min(cheapest, g.cost(value));
-                return saturating_add(sum, saturating_mul(missing, saturating_add(cheapest == kInfinite ? 4 : cheapest, 1)));
-            }
-            const uint32_t target = std::max(a.low, frame.phase == Frame::ArrayComma ? count + 1 : count);
-            if (target > count && frame.phase == Frame::ArrayItem) sum = saturating_add(sum, target - count);
-            else if (target > count) sum = saturating_add(sum, target - count - 1);
-            for (; count < target && count < a.prefix.size(); ++count) sum = saturating_add(sum, g.cost(a.prefix[count]));
-            if (count < target) sum = saturating_add(sum, saturating_mul(a.rest == kNoNode ? kInfinite : g.cost(a.rest), target - count));
-            return sum;
-        }
-        default: break;
+        case Frame::ArrayComma: return saturating_add(saturating_add(cost_parents(frame), 1), items_cost(frame));
+        default: return saturating_add(saturating_add(cost_parents(frame), 1), members_cost(frame));
     }
+}
+
+// Of the items that an array still needs, with their commas.
+uint32_t Machine::items_cost(const Frame& frame) const {
+    const Grammar& g = grammar_;
+    const ArraySpec& a = *g.node(frame.node).array;
+    const bool must_follow = frame.phase == Frame::ArrayComma;
+    uint32_t sum = 0, count = frame.count;
+    if (a.counted()) {
+        if (!must_follow) return g.counted_rest(a, count, frame.counts, true);
+        uint32_t best = kInfinite;
+        for (const ItemChoice& c : a.choices(count))
+            if (g.alive(c.value)) best = std::min(best, saturating_add(g.cost(c.value), g.counted_rest(a, count + 1, a.counted_with(frame.counts, c.counts_for), true)));
+        return best;
+    }
+    const uint32_t target = std::max(a.low, must_follow ? count + 1 : count);
+    if (!a.values.empty()) {  // an estimate: as if the cheapest value were always left
+        uint32_t cheapest = kInfinite;
+        for (NodeId value : a.values) cheapest = std::min(cheapest, g.cost(value));
+        return saturating_mul(target - count, saturating_add(cheapest, 1));
+    }
+    if (target > count) sum = target - count - (frame.phase == Frame::ArrayItem ? 0 : 1);
+    for (; count < target && count < a.prefix.size(); ++count) sum = saturating_add(sum, g.cost(a.prefix[count]));
+    if (count < target) sum = saturating_add(sum, saturating_mul(a.rest == kNoNode ? kInfinite : g.cost(a.rest), target - count));
+    return sum;
+}
+
+// Of the members that an object still needs, with their commas; of one whose key is being read, what follows the key.
+uint32_t Machine::members_cost(const Frame& frame) const {
+    const Grammar& g = grammar_;
     const ObjectSpec& o = *g.node(frame.node).object;
-    uint32_t sum = saturating_add(cost_parents(frame), 1);
-    if (frame.phase == Frame::ObjectKey) sum = saturating_add(sum, 8);  // which member is not known yet
-    if (frame.phase == Frame::ObjectColon) sum = saturating_add(sum, g.cost(frame.value));
-    uint32_t required = 0;
-    const bool any_order = g.options().any_order;
-    for (uint32_t i = any_order ? 0 : frame.index; i < o.properties.size(); ++i) {
+    const auto member_cost = [&](const Property& p) { return saturating_add(static_cast<uint32_t>(p.name.size()) + 4, g.cost(p.value)); };
+    uint32_t sum = frame.phase == Frame::ObjectColon ? g.cost(frame.value) : 0, count = frame.count;
+    const Property* first = nullptr;  // required and to come next
+    for (uint32_t i = g.options().any_order ? 0 : frame.index; i < o.properties.size(); ++i) {
         const Property& p = o.properties[i];
-        if (!p.required || (any_order && was_seen(frame, i))) continue;
-        ++required;
-        sum = saturating_add(sum, saturating_add(static_cast<uint32_t>(p.name.size()) + 4, g.cost(p.value)));
+        if (!p.required || (g.options().any_order && was_seen(frame, i))) continue;
+        if (!first) first = &p;
+        sum = saturating_add(sum, member_cost(p));
+        ++count;
     }
-    if (frame.count + required < o.low) {
-        uint32_t member = o.extra_cost;
-        for (const Property& p : o.properties)
-            if (!p.required && g.alive(p.value)) member = std::min(member, saturating_add(static_cast<uint32_t>(p.name.size()) + 4, g.cost(p.value)));
-        sum = saturating_add(sum, saturating_mul(member, o.low - frame.count - required));
-    }
+    uint32_t member = o.extra_cost, value = kInfinite;
+    for (const auto& [keys, extra] : o.extras) value = std::min(value, g.alive(extra) ? g.cost(extra) : kInfinite);
+    for (const Property& p : o.properties)
+        if (!p.required && g.alive(p.value)) member = std::min(member, member_cost(p)), value = std::min(value, g.cost(p.value));
+    const bool reads_key = frame.phase == Frame::ObjectKey;
+    if (reads_key && first) sum -= std::min(sum, static_cast<uint32_t>(first->name.size()) + 3);
+    else if (reads_key) sum = saturating_add(sum, saturating_add(value, 1)), ++count;
+    if (count < o.low) sum = saturating_add(sum, saturating_mul(member, o.low - count));
     return sum;
 }
 
@@ -106,15 +117,16 @@ std::string Machine::required_key(const Top& top, const std::string& text) const
     return {};
 }
 
-// Shortest rest of a lexeme; a key that its object already holds is lengthened until it is new.
+// Shortest rest of a lexeme; for a key that its object already holds, that of a key it does not.
 std::string Machine::shortest_key(const Top& top, const std::string& text) const {
     const std::string path = grammar_.exprs().shortest(top.expr);
     if (!decides_by_key(top) || path.empty()) return path;
     const std::string read = text.substr(top.start);
+    if (!repeats_key(top, read + path)) return path;
     std::string body = path.substr(0, path.size() - 1);
     if (read.empty() && !body.empty() && body[0] == '"') body = "\"";  // start of the key
     std::string suffix;
-    for (size_t tries = 0; tries < 4 * top.frame->seen->extras.size() + 100'000; ++tries) {
+    for (size_t tries = 0; tries < 4 * top.frame->seen->extras.size() + 100; ++tries) {
         const std::string rest = body + suffix + '"';
         if (grammar_.exprs().matches(top.expr, rest) && !repeats_key(top, read + rest)) return rest;
         size_t i = 0;  // next suffix in length, then alphabetical order
@@ -122,30 +134,66 @@ std::string Machine::shortest_key(const Top& top, const std::string& text) const
         if (i < suffix.size()) ++suffix[i];
         else suffix.push_back('a');
     }
+    return listed_key(top, read);
+}
+
+// The rests of a key in the order of their length, until one is new. Readable ones first among equals.
+std::string Machine::listed_key(const Top& top, const std::string& read) const {
+    constexpr size_t kMaxListed = 20'000;
+    Exprs& exprs = grammar_.exprs();
+    struct Open {
+        uint64_t priority;
+        std::string rest;
+        ExprId expr;
+        bool operator>(const Open& other) const { return priority > other.priority; }
+    };
+    std::priority_queue<Open, std::vector<Open>, std::greater<>> open;
+    const auto push = [&](std::string rest, ExprId expr, uint64_t taste) {
+        const uint64_t whole = rest.size() + exprs.shortest_length(expr), depth = std::min<uint64_t>(rest.size(), 0xFFFFFF);
+        open.push({(whole << 28) | ((0xFFFFFF - depth) << 4) | taste, std::move(rest), expr});
+    };
+    push({}, top.expr, 0);
+    for (size_t tried = 0; !open.empty() && tried < kMaxListed + 4 * top.frame->seen->extras.size(); ++tried) {
+        const Open at = open.top();
+        open.pop();
+        if (exprs.nullable(at.expr) && !repeats_key(top, read + at.rest)) return at.rest;
+        const Expansion* x = exprs.expansion(at.expr);
+        x->first.each([&](uint8_t byte) {
+            const uint64_t taste = byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : byte < 128 ? 2 : 3;
+            push(at.rest + static_cast<char>(byte), x->next[byte], taste);
+        });
+    }
     throw LimitExceeded("no new key was found");
 }
 
 // Along the cheapest lexeme, one after the other; nothing where that meets an excluded text or a value that fails, or
-// where the work (bytes read, times the ways to read them) goes past `room`, from which it is taken.
-std::optional<std::string> Machine::greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded, uint64_t& room) const {
+// where the work (bytes read, times the ways to read them) goes past `room`, from which it is taken. trail: is given the
+// way taken, the byte that failed included.
+std::optional<std::string> Machine::greedy_completion(State state, std::string text, const Excludes& excluded, uint64_t& room, Trail& trail) const {
     const size_t begin = text.size();
+    trail = {text, {}};
+    size_t limit = SIZE_MAX;  // well past the first estimate: where items repeat or keys collide, it is too low
     while (!state.can_end) {
+        if (text.size() - begin > limit) return std::nullopt;
         if (text.size() - begin > grammar_.options().max_completion_bytes)
             throw LimitExceeded("the shortest completion is longer than " + std::to_string(grammar_.options().max_completion_bytes) + " bytes");
         const Top* best = nullptr;
         uint32_t best_cost = kInfinite;
         for (const Top& top : state.tops) {
             if (grammar_.exprs().nullable(top.expr)) continue;  // it may end here: what follows is among the tops too
-            const uint32_t total = cost(top);
+            const size_t key = required_key(top, text).size();
+            const uint32_t total = key ? saturating_add(static_cast<uint32_t>(key), cost_after(*top.frame)) : cost(top);
             if (!best || total < best_cost) best = &top, best_cost = total;
         }
         if (!best) return std::nullopt;
+        if (limit == SIZE_MAX && best_cost < kUnknownCost) limit = 4096 + 4 * static_cast<size_t>(best_cost);
         std::string path = required_key(*best, text);
         if (path.empty()) path = shortest_key(*best, text);
         for (char c : path) {
             if (state.tops.size() > room) return std::nullopt;
             room -= state.tops.size();
             text.push_back(c);
+            trail.add(text, state);
             state = step(state, static_cast<uint8_t>(c), text);
             if (excluded(text)) return std::nullopt;
         }
@@ -153,13 +201,54 @@ std::optional<std::string> Machine::greedy_completion(State state, std::string t
     return text.substr(begin);
 }
 
-// Where the greedy way fails (values that must differ, verified nodes): best-first over bytes, by length so far plus the
-// estimate of the rest, with greedy completions tried from every state that is reached.
-std::string Machine::shortest_completion(const State& state, const std::string& text, const std::function<bool(const std::string&)>& excluded) const {
-    uint64_t room = UINT64_MAX;  // the greedy way is as long as the answer
-    if (auto rest = greedy_completion(state, text, excluded, room)) return *rest;
+void Machine::Trail::add(const std::string& longer, const State& before) {
+    constexpr size_t kMaxKept = 256;
+    text = longer;
+    states.push_back(before);
+    if (states.size() > kMaxKept) states.pop_front();
+}
+
+// Readable bytes first among equals: one of each kind is enough to find a new value.
+static uint64_t taste(uint8_t byte) {
+    return byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : byte < 128 ? 2 : 3;
+}
+
+// Where the greedy way fails (values that must differ, verified nodes): leaves it for another byte, as late as that
+// helps. A way that fails further on is followed in its stead, so that one value after the other gets right.
+std::optional<std::string> Machine::repaired_completion(Trail way, const Excludes& excluded, uint64_t& room) const {
+    for (size_t back = 1; back <= way.states.size() && room > 0;) {
+        const State state = way.states[way.states.size() - back];
+        std::string text = way.text.substr(0, way.text.size() - back);
+        std::vector<uint8_t> others;
+        first(state, text).each([&](uint8_t byte) {
+            if (byte != static_cast<uint8_t>(way.text[text.size()])) others.push_back(byte);
+        });
+        std::stable_sort(others.begin(), others.end(), [](uint8_t x, uint8_t y) { return taste(x) < taste(y); });
+        ++back;
+        for (const uint8_t byte : others) {
+            room -= std::min<uint64_t>(room, state.tops.size());
+            text.push_back(static_cast<char>(byte));
+            State next = step(state, byte, text);
+            Trail other;
+            if (!next.dead() && !excluded(text)) {
+                if (greedy_completion(std::move(next), text, excluded, room, other)) return other.text;
+                other.states.push_front(state);
+            }
+            text.pop_back();
+            if (room == 0) break;
+            if (other.text.size() <= way.text.size()) continue;
+            way = std::move(other);
+            back = 1;
+            break;
+        }
+    }
+    return std::nullopt;
+}
+
+// Best-first over bytes, by length so far plus the estimate of the rest, with greedy completions tried from every state
+// that is reached.
+std::optional<std::string> Machine::searched_completion(const State& state, const std::string& text, const Excludes& excluded, uint64_t& room) const {
     constexpr size_t kMaxTried = 400;
-    room = 200'000;  // some tenths of a second
     struct Open {
         uint64_t priority;
         std::string text;
@@ -179,13 +268,23 @@ std::string Machine::shortest_completion(const State& state, const std::string& 
             if (next.dead() || excluded(longer)) return;
             uint32_t rest = next.can_end ? 0 : kInfinite;
             for (const Top& top : next.tops) rest = std::min(rest, cost(top));
-            // Readable bytes first among equals: one of each kind is enough to find a new value.
-            const uint64_t taste = byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : 2;
-            open.push({(static_cast<uint64_t>(longer.size()) + rest) * 4 + taste, std::move(longer), std::move(next)});
+            open.push({(static_cast<uint64_t>(longer.size()) + rest) * 4 + taste(byte), std::move(longer), std::move(next)});
         });
         if (open.empty()) break;
-        if (auto rest = greedy_completion(open.top().state, open.top().text, excluded, room)) return open.top().text.substr(text.size()) + *rest;
+        Trail trail;
+        if (greedy_completion(open.top().state, open.top().text, excluded, room, trail)) return trail.text;
     }
+    return std::nullopt;
+}
+
+std::string Machine::shortest_completion(const State& state, const std::string& text, const Excludes& excluded) const {
+    uint64_t room = UINT64_MAX;  // the greedy way is as long as the answer
+    Trail trail;
+    if (auto rest = greedy_completion(state, text, excluded, room, trail)) return *rest;
+    room = 100'000;  // some tenths of a second
+    if (auto whole = repaired_completion(std::move(trail), excluded, room)) return whole->substr(text.size());
+    room = 100'000;
+    if (auto whole = searched_completion(state, text, excluded, room)) return whole->substr(text.size());
     throw LimitExceeded("no completion was found");
 }
 

@@ -1,6 +1,8 @@
 #include "grammars/native/grammar.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <queue>
 #include <tuple>
 
 #include "grammars/native/json_value.hpp"
@@ -174,21 +176,50 @@ bool Grammar::completable(const ArraySpec& a, uint32_t position, const ContainsC
     return false;
 }
 
-// Bytes of a short text of a counted array: fewest items first. kInfinite when there is none.
-uint32_t Grammar::counted_cost(const ArraySpec& a) const {
+// Dijkstra over (position, counts); what the way found needs from each of its states is remembered.
+uint32_t Grammar::counted_rest(const ArraySpec& a, uint32_t position, const ContainsCounts& counts, bool remember) const {
     constexpr size_t kMaxStates = 200'000;
-    std::vector<std::tuple<uint32_t, ContainsCounts, uint32_t>> open{{0, ContainsCounts{}, 2}};
-    std::unordered_map<std::string, bool> seen{{memo_key(0, {}), true}};
-    for (size_t at = 0; at < open.size(); ++at) {
-        const auto [place, now, cost] = open[at];
-        if (place >= a.low && place <= a.high && counts_hold(a, now)) return cost;
-        if (place >= a.high) continue;
-        for (const ItemChoice& choice : a.choices(place)) {
-            if (choice.value == kNoNode || costs_[choice.value] == kInfinite) continue;
-            const ContainsCounts next = a.counted_with(now, choice.counts_for);
-            if (!seen.emplace(memo_key(clipped(a, place + 1), next), true).second) continue;
-            if (open.size() > kMaxStates) throw LimitExceeded("counting the items that must match takes too many states");
-            open.emplace_back(clipped(a, place + 1), next, saturating_add(cost, saturating_add(costs_[choice.value], 1)));
+    struct Visit {
+        uint32_t place, cost;
+        ContainsCounts counts;
+        size_t from;
+        bool closed = false;
+    };
+    std::unique_lock<std::mutex> lock;
+    if (remember) lock = std::unique_lock(a.memo->mutex);
+    std::vector<Visit> visits{{clipped(a, position), 0, counts, 0}};
+    std::unordered_map<std::string, size_t> places{{memo_key(visits[0].place, counts), 0}};
+    std::priority_queue<std::pair<uint32_t, size_t>, std::vector<std::pair<uint32_t, size_t>>, std::greater<>> open;
+    open.push({0, 0});
+    while (!open.empty()) {
+        const size_t at = open.top().second;
+        open.pop();
+        if (visits[at].closed) continue;
+        visits[at].closed = true;
+        const Visit now = visits[at];
+        std::optional<uint32_t> rest;
+        if (now.place >= a.low && now.place <= a.high && counts_hold(a, now.counts)) rest = 0;
+        else if (remember)
+            if (const auto known = a.memo->rest.find(memo_key(now.place, now.counts)); known != a.memo->rest.end()) rest = known->second;
+        if (rest) {
+            const uint32_t total = saturating_add(now.cost, *rest);
+            for (size_t up = at; remember; up = visits[up].from) {
+                a.memo->rest[memo_key(visits[up].place, visits[up].counts)] = total == kInfinite ? kInfinite : total - visits[up].cost;
+                if (up == 0) break;
+            }
+            return total;
+        }
+        if (now.place >= a.high) continue;
+        for (const ItemChoice& choice : a.choices(now.place)) {
+            if (!alive(choice.value)) continue;
+            const ContainsCounts next = a.counted_with(now.counts, choice.counts_for);
+            const uint32_t further = clipped(a, now.place + 1), cost = saturating_add(now.cost, saturating_add(costs_[choice.value], 1));
+            const auto [place, fresh] = places.emplace(memo_key(further, next), visits.size());
+            if (fresh) visits.push_back({further, cost, next, at});
+            else if (visits[place->second].closed || visits[place->second].cost <= cost) continue;
+            else visits[place->second] = {further, cost, next, at};
+            if (visits.size() > kMaxStates) throw LimitExceeded("counting the items that must match takes too many states");
+            open.push({cost, place->second});
         }
     }
     return kInfinite;
@@ -287,7 +318,10 @@ uint32_t Grammar::cost_of(NodeId id) const {
         case Node::Array: {
             const ArraySpec& a = *n.array;
             if (a.low > a.high) return kInfinite;
-            if (a.counted()) return counted_cost(a);
+            if (a.counted()) {  // the comma before the first item is none
+                const uint32_t rest = counted_rest(a, 0, {}, false);
+                return rest == 0 ? 2 : saturating_add(rest, 1);
+            }
             if (!a.values.empty()) {
                 std::vector<uint32_t> costs;
                 for (NodeId value : a.values) costs.push_back(costs_[value]);

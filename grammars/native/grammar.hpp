@@ -75,6 +75,7 @@ struct ArraySpec {
     struct Memo {
         std::mutex mutex;
         std::unordered_map<std::string, bool> live;  // (position, counts) -> can still be completed
+        std::unordered_map<std::string, uint32_t> rest;  // the same -> bytes of the items still needed
     };
     std::shared_ptr<Memo> memo;
 
@@ -116,6 +117,8 @@ public:
     uint32_t nesting(NodeId id) const { return nestings_[id]; }  // arrays and objects inside one another, at least
     // Whether a counted array can still be completed with `position` items that gave these counts.
     bool completable(const ArraySpec& array, uint32_t position, const ContainsCounts& counts) const;
+    // Bytes of the items that such an array still needs at least, each with a comma before it. remember: node costs are final.
+    uint32_t counted_rest(const ArraySpec& array, uint32_t position, const ContainsCounts& counts, bool remember) const;
     bool alive(NodeId id) const { return id != kNoNode && costs_[id] != kInfinite; }
     std::shared_ptr<Grammar> for_alphabet(const ByteSet& alphabet) const;
 
@@ -130,7 +133,6 @@ private:
     uint32_t nesting_of(NodeId id) const;
     void derive_object(ObjectSpec& object);
     void derive_array(ArraySpec& array);
-    uint32_t counted_cost(const ArraySpec& array) const;
     bool never_used_up(NodeId id) const;
 
     std::shared_ptr<Exprs> exprs_;

@@ -364,8 +364,8 @@ std::optional<WentBack> Matcher::advance(const std::vector<uint32_t>& ids) {
         if ((now_.state.sensitive() || !excluded_.empty()) && (!has_legal_token(now_) || !item_can_be_new(now_))) {
             const uint32_t inner = now_.state.inner(), size = static_cast<uint32_t>(now_.text.size());
             const uint32_t floor = std::min(outer, now_.state.outer());
-            if (floor == kInfinite && floor_ == kInfinite) throw LimitExceeded("no answer is left");
-            return inner < size ? go_back(inner, now_.state.node_from(inner), std::min(floor, inner)) : go_back(size - 1, kNoNode, std::min(floor, floor_));
+            if (floor == kInfinite) throw LimitExceeded("no answer is left");
+            return inner < size ? go_back(inner, now_.state.node_from(inner), std::min(floor, inner)) : go_back(size - 1, kNoNode, floor);
         }
     }
     return std::nullopt;
@@ -375,7 +375,6 @@ std::optional<WentBack> Matcher::advance(const std::vector<uint32_t>& ids) {
 WentBack Matcher::go_back(uint32_t start, NodeId node, uint32_t floor) {
     constexpr size_t kMaxExcluded = 10'000;
     size_t kept = token_ends_.size();
-    floor_ = floor;
     while (true) {
         if (excluded_.size() > kMaxExcluded) throw LimitExceeded("too many values of a verified node failed");
         std::erase_if(excluded_, [&](const Excluded& e) { return e.start > start; });

@@ -123,7 +123,8 @@ public:
     size_t settled() const;  // tokens that nothing takes back any more
     std::string forced() const;
     bool can_end() const { return now_.stopped || (now_.forced.empty() && now_.state.can_end); }
-    bool is_complete() const { return now_.stopped || (can_end() && now_.state.tops.empty()); }
+    // A lexeme may be open and yet have ended for good, as a number at its last digit.
+    bool is_complete() const { return now_.stopped || (can_end() && machine_.first(now_.state, now_.text).empty()); }
     std::vector<uint32_t> shortest_completion() const;
     const std::string& text() const { return now_.text; }
     const Compiled& compiled() const { return *compiled_; }
@@ -161,7 +162,6 @@ private:
     Machine machine_;
     Position now_;
     std::vector<Excluded> excluded_;
-    uint32_t floor_ = kInfinite;         // start of the outermost node of the last going back
     std::vector<uint32_t> token_ends_;  // length of the text after each token
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -173,18 +174,30 @@ public:
     // The bytes that may come next; unlike `first`, steps that lead nowhere are left out.
     ByteSet followers(const State& state, std::string& text) const;
     uint32_t cost(const Top& top) const;  // bytes to a whole answer, an estimate from above
+    using Excludes = std::function<bool(const std::string&)>;
     // excluded(text): texts that must not be reached.
-    std::string shortest_completion(const State& state, const std::string& text, const std::function<bool(const std::string&)>& excluded) const;
+    std::string shortest_completion(const State& state, const std::string& text, const Excludes& excluded) const;
 
 private:
     Hash128 frame_hash(const Frame& frame) const;
     void hash_frame(const Frame& frame) const;  // its parents are hashed
     struct Step;  // one closure
-    std::optional<std::string> greedy_completion(State state, std::string text, const std::function<bool(const std::string&)>& excluded, uint64_t& room) const;
+    struct Trail {
+        std::string text;
+        std::deque<State> states;  // before each of the last bytes
+        void add(const std::string& longer, const State& before);
+    };
+    // Each takes its work from `room` and gives up when that is used up; the last two give the whole text.
+    std::optional<std::string> greedy_completion(State state, std::string text, const Excludes& excluded, uint64_t& room, Trail& trail) const;
+    std::optional<std::string> repaired_completion(Trail way, const Excludes& excluded, uint64_t& room) const;
+    std::optional<std::string> searched_completion(const State& state, const std::string& text, const Excludes& excluded, uint64_t& room) const;
     std::string shortest_key(const Top& top, const std::string& text) const;
+    std::string listed_key(const Top& top, const std::string& read) const;
     std::string required_key(const Top& top, const std::string& text) const;
     uint32_t cost_after(const Frame& frame) const;
     uint32_t compute_cost(const Frame& frame) const;  // its parents' are known
+    uint32_t items_cost(const Frame& frame) const;
+    uint32_t members_cost(const Frame& frame) const;
     const Grammar& grammar_;
 };
 
