@@ -2,7 +2,8 @@
 
 Counted memberships (`contains`) split the items of every place into disjoint choices, one for each set of memberships
 they may count for. Different items are one node a value where the values can be listed; otherwise an item that repeats
-cannot be closed in the mask, which for free strings is all there is to enforce, as they can always go on. Equal pairs,
+cannot be closed in the mask, which is all there is to enforce where an item can always go on: free strings, open
+objects and arrays. Equal pairs,
 and different items that are also counted, are verified when the array closes.
 """
 
@@ -11,14 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from safegen._native import Builder, Predicate
+from safegen._native import Builder, LimitExceeded, Predicate
+from safegen.grammars import unicode_sets
 from safegen.grammars.json_schema.arrays import ArrayPiece
 from safegen.grammars.json_schema.enumeration import Enumeration
-from safegen.grammars.json_schema.terms import Term, TermTable
+from safegen.grammars.json_schema.objects import ObjectPiece, Objects
+from safegen.grammars.json_schema.strings import StringSet
+from safegen.grammars.json_schema.terms import Term
 
 MAX_COUNTS = 4
 MAX_COUNT = 60_000
 _MAX_LISTED_VALUES = 256
+_LONG_KEY_CHARS = 256
+# Kinds of characters that may make a string longer: any, small and capital letters, digits.
+_MORE = (unicode_sets.ALL, ((0x61, 0x7A),), ((0x41, 0x5A),), ((0x30, 0x39),))
 Choices = list[tuple[int, int]]
 
 
@@ -28,13 +35,14 @@ class ArrayNodes:
     def __init__(
         self,
         builder: Builder,
-        terms: TermTable,
+        objects: Objects,
         enumeration: Enumeration,
         node_of: Callable[[Term], int | None],
         note: Callable[[str, str, str], None],
     ) -> None:
         self.builder = builder
-        self.terms = terms
+        self.objects = objects
+        self.terms = objects.terms
         self.enumeration = enumeration
         self.node_of = node_of
         self.note = note
@@ -87,10 +95,50 @@ class ArrayNodes:
         return self.builder.lexeme(self.builder.empty())
 
     def _never_used_up(self, term: Term) -> bool:
-        """Strings alone, of which every one can be made longer."""
+        """Whatever is read of an item, it can still become infinitely many values. So no value is left that must be
+        closed where an equal one came before."""
         shape = self.enumeration.shape_of(term)
-        others = shape.null or shape.booleans or shape.numbers or shape.arrays or shape.objects or shape.strings.listed
-        return not others and all(piece.high is None and not piece.exprs for piece in shape.strings.pieces)
+        if shape.null or shape.booleans or shape.numbers or shape.loose:
+            return False
+        return (
+            (not shape.strings or self._can_be_longer(shape.strings))
+            and all(self._takes_more_items(piece) for piece in shape.arrays)
+            and all(self._takes_more_keys(piece) for piece in shape.objects)
+        )
+
+    def _can_be_longer(self, strings: StringSet) -> bool:
+        """Every string of the set stays in it when some kinds of characters are added. (A few kinds are tried.)"""
+        builder = self.builder
+        if not strings.listed and all(piece.high is None and not piece.exprs for piece in strings.pieces):
+            return True
+        if any(piece.high is not None for piece in strings.pieces):
+            return False
+        content = self.objects.strings.content(strings)
+        others = builder.complement(content)
+        try:
+            for kind in _MORE:
+                longer = builder.concat([content, builder.repeat(builder.chars(kind), 0, None)])
+                if builder.is_empty(builder.intersect([longer, others])):
+                    return True
+        except LimitExceeded:
+            pass
+        return False
+
+    def _takes_more_items(self, piece: ArrayPiece) -> bool:
+        is_open = piece.high is None and piece.rest is not self.terms.false and not piece.contains
+        return is_open and piece.unique is None and piece.repeats is None
+
+    def _takes_more_keys(self, piece: ObjectPiece) -> bool:
+        if piece.high is not None:
+            return False
+        return any(
+            term is self.terms.true and (keys == self.objects.strings.anything or self._has_long_keys(keys))
+            for keys, term in piece.classes
+        )
+
+    def _has_long_keys(self, keys: int) -> bool:
+        long = self.builder.repeat(self.objects.strings.char, _LONG_KEY_CHARS, None)
+        return not self.builder.is_empty(self.builder.intersect([keys, long]))
 
     # Counted items.
 

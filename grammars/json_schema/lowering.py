@@ -47,7 +47,7 @@ class Lowering:
         self.predicate_of = predicate_of
         self.verified: dict[tuple[str, str], str] = {}
         enumeration = Enumeration(algebra.objects, reader.shape)
-        self._arrays = ArrayNodes(algebra.builder, algebra.terms, enumeration, self.node, self._note_verified)
+        self._arrays = ArrayNodes(algebra.builder, algebra.objects, enumeration, self.node, self._note_verified)
         self._nodes: dict[Term, int | None] = {algebra.terms.false: None}
         self._pending: list[tuple[Term, Shape, int]] = []
 

@@ -7,10 +7,11 @@ import random
 from itertools import combinations
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from jsonschema import Draft201909Validator
 
-from safegen._native import Builder
+from safegen._native import Builder, Matcher, Vocabulary
 from safegen.grammars.json_schema import compile_json_schema
 from safegen.grammars.options import Limits, SchemaOptions
 
@@ -92,3 +93,46 @@ def test_alternatives_that_another_one_holds_are_dropped() -> None:
     assert not program.matches(b'{"n0":1,"n1":1}')
     assert not program.matches(b'{"n4":1}')
     assert not program.matches(b'{"n0":1,"n14":1}')
+
+
+@pytest.mark.parametrize(
+    ("items", "handling"),
+    [
+        ({"type": "string"}, "enforced"),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, "enforced"),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 1}, "enforced"),
+        ({"type": "string", "pattern": "^[a-z][a-z0-9-]*$"}, "enforced"),
+        ({"type": "string", "pattern": "x"}, "enforced"),
+        ({"type": ["object", "string"]}, "enforced"),
+        ({"type": "string", "pattern": "^[a-z]+;$"}, "verified"),
+        ({"type": "string", "maxLength": 5}, "verified"),
+        ({"type": "integer"}, "verified"),
+        ({"type": ["object", "null"]}, "verified"),
+        ({"type": "object", "additionalProperties": False, "properties": {"a": {"type": "integer"}}}, "verified"),
+        ({"type": "object", "maxProperties": 3}, "verified"),
+        ({"type": "array", "maxItems": 3}, "verified"),
+    ],
+)
+def test_unique_items_are_verified_only_where_an_item_may_have_to_end(items: dict[str, Any], handling: str) -> None:
+    compiled = compile_json_schema({"type": "array", "uniqueItems": True, "items": items})
+    assert [finding.handling for finding in compiled.findings if finding.keyword == "uniqueItems"] == [handling]
+
+
+def test_open_objects_that_differ_need_no_retract() -> None:
+    """Wherever a repeated object may not be closed, another key may follow."""
+    vocabulary = Vocabulary([*(bytes([byte]) for byte in range(256)), None], [256])
+    item = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}
+    program = compile_json_schema({"type": "array", "uniqueItems": True, "items": item, "maxItems": 4}).program
+    draw = random.Random(8)
+    for _ in range(60):
+        matcher = Matcher(program, vocabulary)
+        for byte in b'[{"a":1},{"a":1':
+            assert matcher.advance([byte]) is None
+        for _ in range(40):
+            row = np.zeros((1, 9), np.int32)
+            matcher.fill([], row)
+            legal = [byte for byte in range(256) if (int(row[0][byte >> 5]) >> (byte & 31)) & 1]
+            if not legal:
+                break
+            assert matcher.advance([draw.choice(legal)]) is None
+        assert matcher.can_end() or matcher.shortest_completion()
