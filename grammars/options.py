@@ -61,7 +61,7 @@ class Limits:
     max_count_product: product of counts nested in a regex, as 10,000 for (a{100}){100}.
     max_grammar_chars: characters of one grammar. max_productions: its productions, after empty ones and left recursion
     are rewritten.
-    max_states: states of one automaton.
+    max_states: states of one automaton. max_fsm_states: states over bytes of a Regex(fsm=True).
     max_digits: digits of a number before the exponent. max_exponent_digits: digits of its exponent, enough to shift
     every digit across the point: 10**max_exponent_digits > 2 * max_digits + 2.
     max_whitespace: characters of one run of whitespace under whitespace="flexible".
@@ -80,6 +80,7 @@ class Limits:
     max_grammar_chars: int = 1_000_000
     max_productions: int = 100_000
     max_states: int = 200_000
+    max_fsm_states: int = 128
     max_digits: int = 64
     max_exponent_digits: int = 3
     max_whitespace: int = 40

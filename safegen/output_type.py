@@ -26,6 +26,7 @@ from safegen.tools import Tools
 from safegen.types import Choice, Grammar, JsonSchema, Regex, Think, parse_json
 
 if TYPE_CHECKING:
+    from safegen.grammars.fsm import FsmProgram
     from safegen.grammars.json_schema import Finding
     from safegen.grammars.markers import Wrap
     from safegen.grammars.matcher import Program
@@ -62,7 +63,8 @@ class OutputType(Generic[T]):
     kind: how the text is read. program: what the decoder is held to, None for free text. shown: what the model is
     told. findings: how each keyword of the schema is handled. compile_ms: what compiling took. labels: of a Choice.
     partial: makes a reader of snapshots, of the answer without reasoning. template_tools: of Tools. markers: texts of
-    the wire format; a control token that stands in one of them counts as its text. think: of a Think.
+    the wire format; a control token that stands in one of them counts as its text. think: of a Think. fsm: of a
+    Regex(fsm=True), what the decoder is held to in place of program.
     """
 
     kind: Kind
@@ -77,6 +79,7 @@ class OutputType(Generic[T]):
     template_tools: TemplateTools | None = field(default=None, repr=False)
     markers: tuple[str, ...] = field(default=(), repr=False)
     think: ThinkType | None = field(default=None, repr=False)
+    fsm: FsmProgram | None = field(default=None, repr=False)
 
     def read(self, text: str) -> T:
         """Parse and validate a finished text, independently of the decoder. Raises InvalidOutput with the reason."""
@@ -266,8 +269,13 @@ def _compile_regex(spec: Regex, limits: Limits, started: float, wrap: Wrap | Non
             raise InvalidOutput(f"{text!r:.200} does not match {spec.pattern!r:.200}")
         return text
 
+    fsm: FsmProgram | None = None
+    if spec.fsm:
+        from safegen.grammars.fsm import compile_fsm
+
+        fsm = compile_fsm(spec.pattern, program, limits)
     shown = f"Answer with a text that matches this regular expression, and nothing else:\n{spec.pattern}"
-    return _finish(started, "regex", program, shown, (), read)
+    return replace(_finish(started, "regex", program, shown, (), read), fsm=fsm)
 
 
 def _compile_choice(spec: Choice, limits: Limits, started: float, wrap: Wrap | None) -> OutputType[str]:

@@ -176,6 +176,8 @@ class Runtime:
             return None
         vocabulary = self._vocabulary(stop_ids, self._spoken(output_type, stop_ids))
         cache_bytes = self.limits.cache_bytes
+        if output_type.fsm is not None:
+            return output_type.fsm.constraint(vocabulary)
         if output_type.think is None:
             from safegen.grammars.matcher import NativeConstraint
 

@@ -57,13 +57,21 @@ class JsonSchema:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """The whole answer matches `pattern` (ECMA-262 syntax, matched against the full text). `Result.value` is a str."""
+    """The whole answer matches `pattern` (ECMA-262 syntax, matched against the full text). `Result.value` is a str.
+
+    fsm: hold the decoder to a table over the model's tokens (outlines-core's index), made at the first use: a mask is
+    a row of it, a step a look-up, so that it can lie on a device. For small regexes (`Limits.max_fsm_states`). The
+    answers are the same, and no faster on a CPU.
+    """
 
     pattern: str
+    fsm: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
             raise GrammarError(f"Regex takes a pattern string, got {type(self.pattern).__name__}")
+        if not isinstance(self.fsm, bool):
+            raise RequestError(f"fsm is True or False, got {self.fsm!r}", field="fsm", value=self.fsm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,10 @@ class Think:
                 "a Choice after reasoning has no label probabilities; leave probabilities=True out",
                 field="inner",
                 value=self.inner,
+            )
+        if isinstance(self.inner, Regex) and self.inner.fsm:
+            raise RequestError(
+                "a Regex after reasoning has no table of its own; leave fsm=True out", field="inner", value=self.inner
             )
         limit = self.max_tokens
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):

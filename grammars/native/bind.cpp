@@ -1,5 +1,6 @@
 // Python bindings of the constraint machine. The GIL is released around everything that can take long.
 #include <cmath>
+#include <unordered_set>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -279,6 +280,18 @@ void bind_grammars(nb::module_& m) {
         .def("is_empty", [](Builder& b, ExprId e) { return !b.exprs().live(b.known(e)); }, "expr"_a, Release())
         .def("is_nullable", [](Builder& b, ExprId e) { return b.exprs().nullable(b.known(e)); }, "expr"_a)
         .def("count_up_to", [](Builder& b, ExprId e, uint32_t limit) { return b.exprs().count_up_to(b.known(e), limit); }, "expr"_a, "limit"_a)
+        .def("count_states", [](Builder& b, ExprId start, uint32_t limit) {
+                 std::vector<ExprId> open{b.known(start)};
+                 std::unordered_set<ExprId> seen(open.begin(), open.end());
+                 while (!open.empty() && seen.size() < limit) {
+                     const Expansion* x = b.exprs().expansion(open.back());
+                     open.pop_back();
+                     x->first.each([&](uint8_t byte) {
+                         if (seen.insert(x->next[byte]).second) open.push_back(x->next[byte]);
+                     });
+                 }
+                 return std::min<size_t>(seen.size(), limit);
+             }, "expr"_a, "limit"_a, Release())
         .def("matches_expr", [](Builder& b, ExprId e, const nb::bytes& t) { return b.exprs().matches(b.known(e), text_of(t)); }, "expr"_a, "text"_a)
         .def("lexeme", &Builder::lexeme, "expr"_a, Release())
         .def("union", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Union, kids); }, "nodes"_a)

@@ -1,0 +1,389 @@
+"""Token-level automata of small regexes: a mask is a table row, a step is a look-up, and the whole fits on a device.
+On a CPU the native machine's cached rows are as fast, so that is what the tables are for, and a second opinion.
+
+outlines-core builds the index (its determiniser and token walk share no code with the native machine); this module
+makes an exact constraint of it:
+
+- A regex goes over in plain syntax, every character written as a code point, since the dialects differ.
+- The index drops tokens that lead from an accepting state to one that is not (its match states tell of the byte
+  before), which would lose texts such as "abc" of `a(bc)?`. So it is built for the regex followed by an end mark, a
+  character that the regex cannot read, and a state accepts where the mark's own token leads to the end.
+- What is left of states from which no tokens reach an end is trimmed, so rows are live over this very vocabulary.
+- Each state's row is compared with the native machine's. A difference is an error, never a wider mask.
+
+The number of states is bounded by the native machine before outlines-core, which knows no bounds, is asked.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from outlines_core import Index  # type: ignore[import-untyped]
+from outlines_core import Vocabulary as OutlinesVocabulary
+
+from safegen._native import Builder, LimitExceeded, Program
+from safegen.errors import GrammarError
+from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract, words_per_row
+from safegen.grammars.matcher import NativeConstraint
+from safegen.grammars.options import Limits
+from safegen.grammars.regex_lowering import RegexLowering
+from safegen.grammars.regex_syntax import parse_regex
+from safegen.grammars.regex_tree import Kind, Pattern
+from safegen.grammars.unicode_sets import Ranges, complement, normalise
+from safegen.grammars.vocabulary import Vocabulary
+
+_MAX_FORCED = 4096
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class FsmProgram:
+    """A regex that is to run on tables. Immutable but for a cache of them; thread-safe. mark: a character that it does
+    not read. program: its native twin."""
+
+    pattern: str
+    tree: Pattern
+    mark: str
+    program: Program
+    num_states: int
+    _tables: dict[str, TokenFsm] = field(default_factory=dict, repr=False, compare=False)
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+
+    def table(self, vocabulary: Vocabulary) -> TokenFsm:
+        """Made at the first use with a vocabulary. Raises GrammarError."""
+        with self._lock:
+            if vocabulary.fingerprint not in self._tables:
+                self._tables[vocabulary.fingerprint] = token_fsm(self, vocabulary)
+            return self._tables[vocabulary.fingerprint]
+
+    def constraint(self, vocabulary: Vocabulary) -> FsmConstraint:
+        return FsmConstraint(self.table(vocabulary))
+
+
+def compile_fsm(pattern: str, program: Program, limits: Limits) -> FsmProgram:
+    """program: the native one of the same pattern. Raises GrammarError when the regex is too large or looks around."""
+    tree = parse_regex(
+        pattern, max_depth=limits.max_depth, max_chars=limits.max_pattern_chars, max_count=limits.max_count_product
+    )
+    tree = _unanchored(tree)
+    builder = Builder(max_states=limits.max_states, deadline_s=limits.compile_deadline_s)
+    try:
+        num_states = builder.count_states(RegexLowering(builder).full(tree), limits.max_fsm_states + 1)
+    except LimitExceeded as error:
+        raise GrammarError(f"The regex {pattern[:80]!r} is too large for the machine: {error}.") from error
+    if num_states > limits.max_fsm_states:
+        raise GrammarError(
+            f"fsm=True is for small regexes; {pattern[:80]!r} has more than {limits.max_fsm_states} states "
+            "(max_fsm_states). Leave fsm out."
+        )
+    return FsmProgram(pattern, tree, end_mark(tree), program, num_states)
+
+
+def _unanchored(tree: Pattern) -> Pattern:
+    """Without the anchors at its two ends, which a full match implies. Raises GrammarError for other assertions."""
+    parts = list(tree.parts) if tree.kind is Kind.SEQUENCE else [tree]
+    while parts and parts[0].kind is Kind.START:
+        parts.pop(0)
+    while parts and parts[-1].kind is Kind.END:
+        parts.pop()
+    if any(part.asserts for part in parts):
+        raise GrammarError("fsm=True supports no look-aheads, word boundaries or inner anchors. Leave fsm out.")
+    return Pattern(Kind.SEQUENCE, tuple(parts))
+
+
+def plain_syntax(tree: Pattern) -> str:
+    """The regex in the syntax of Rust's `regex`, with nothing in it that two dialects could read differently."""
+    match tree.kind:
+        case Kind.TEXT:
+            return "".join(f"\\x{{{ord(char):x}}}" for char in tree.text)
+        case Kind.CHARS:
+            members = (f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in _without_surrogates(tree.ranges))
+            listed = "".join(members)
+            return f"[{listed}]" if listed else r"[^\x{0}-\x{10ffff}]"
+        case Kind.SEQUENCE:
+            return "".join(map(plain_syntax, tree.parts))
+        case Kind.ALTERNATIVES:
+            return f"(?:{'|'.join(map(plain_syntax, tree.parts))})"
+        case _:
+            return f"(?:{plain_syntax(tree.parts[0])}){{{tree.low},{'' if tree.high is None else tree.high}}}"
+
+
+def _without_surrogates(ranges: Ranges) -> list[tuple[int, int]]:
+    cut = []
+    for low, high in ranges:
+        cut += [(low, min(high, 0xD7FF)), (max(low, 0xE000), high)]
+    return [(low, high) for low, high in cut if low <= high]
+
+
+def end_mark(tree: Pattern) -> str:
+    """A character that the regex never reads. Raises GrammarError when it reads every one."""
+    read: list[tuple[int, int]] = []
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        pending += node.parts
+        read += [(ord(char), ord(char)) for char in node.text] + list(node.ranges)
+    free = _without_surrogates(complement(normalise(read)))
+    if not free:
+        raise GrammarError(
+            "fsm=True needs a character that the regex cannot read, to mark the end with. Exclude one, as in "
+            "[^\\u{10FFFF}], or leave fsm out."
+        )
+    return chr(free[-1][1])
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFsm:
+    """A trimmed deterministic automaton over token ids; state 0 is the first.
+
+    masks: [states, ceil(vocab_size / 32)] int32, packed as in MaskRows, stop ids included. Transitions of state s are
+    tokens[offsets[s]:offsets[s + 1]], sorted, with their targets. texts: of each state, one that leads there.
+    """
+
+    vocabulary: Vocabulary
+    program: Program
+    masks: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+    targets: NDArray[np.int32]
+    is_final: NDArray[np.bool_]
+    texts: tuple[bytes, ...]
+    closings: tuple[int, ...]  # of each state: the first token of the shortest way to an end, -1 at an end
+    stop_row: NDArray[np.int32]
+
+    @property
+    def num_states(self) -> int:
+        return len(self.is_final)
+
+    def next_state(self, state: int, token: int) -> int | None:
+        begin, end = self.offsets[state], self.offsets[state + 1]
+        place = begin + int(np.searchsorted(self.tokens[begin:end], token))
+        return int(self.targets[place]) if place < end and self.tokens[place] == token else None
+
+    def dense(self) -> NDArray[np.int32]:
+        """[states, vocab_size] next states, -1 where there is none: the table for a device."""
+        table = np.full((self.num_states, self.vocabulary.size), _NONE, dtype=np.int32)
+        sources = np.repeat(np.arange(self.num_states), np.diff(self.offsets))
+        table[sources, self.tokens] = self.targets
+        return table
+
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (self.masks, self.offsets, self.tokens, self.targets, self.is_final))
+
+
+def token_fsm(program: FsmProgram, vocabulary: Vocabulary) -> TokenFsm:
+    """Raises GrammarError when no text can be spelled, or when the two machines differ."""
+    fsm = _Trimmed(_Indexed(program, vocabulary), program).fsm()
+    _compare(fsm)
+    return fsm
+
+
+class _Indexed:
+    """outlines-core's index of a regex and its end mark, state by state."""
+
+    def __init__(self, program: FsmProgram, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._mark_id, self._eos_id = vocabulary.size, vocabulary.size + 1
+        listed: dict[bytes, list[int]] = {}
+        used = [
+            (token, text)
+            for token, text in enumerate(vocabulary.token_bytes)
+            if text and token not in vocabulary.stop_ids
+        ]
+        alphabet = {text[0] for _, text in used if len(text) == 1}
+        for token, text in used:
+            if alphabet.issuperset(text):  # the native machine, too, wants every byte as a token of its own
+                listed.setdefault(text, []).append(token)
+        listed.setdefault(program.mark.encode(), []).append(self._mark_id)
+        pattern = f"(?:{plain_syntax(program.tree)}){plain_syntax(Pattern(Kind.TEXT, text=program.mark))}"
+        try:
+            self._index: Any = Index(pattern, OutlinesVocabulary(self._eos_id, listed))
+        except BaseException as error:  # a panic of the library is no Exception
+            if isinstance(error, KeyboardInterrupt | MemoryError):
+                raise
+            raise GrammarError(f"outlines-core cannot index {program.pattern[:80]!r}: {error!s:.300}") from error
+        self.initial: int = self._index.get_initial_state()
+
+    def accepts(self, state: int) -> bool:
+        after = self._index.get_next_state(state, self._mark_id)
+        return after is not None and bool(self._index.is_final_state(after))
+
+    def transitions(self, state: int) -> dict[int, int]:
+        allowed = self._index.get_allowed_tokens(state) or ()
+        tokens = sorted(token for token in allowed if token < self._mark_id)
+        return {token: self._index.get_next_state(state, token) for token in tokens}
+
+
+class _Trimmed:
+    """The states that lie on a way from the first to an end, in the order they are first met."""
+
+    def __init__(self, index: _Indexed, program: FsmProgram) -> None:
+        self.vocabulary = index.vocabulary
+        self.program = program
+        self.texts = {index.initial: b""}
+        self.out: dict[int, dict[int, int]] = {}
+        self.final: set[int] = set()
+        pending = [index.initial]
+        for state in pending:  # grows
+            self.out[state] = index.transitions(state)
+            if index.accepts(state):
+                self.final.add(state)
+            for token, target in self.out[state].items():
+                if target not in self.texts:
+                    self.texts[target] = self.texts[state] + (self.vocabulary.token_bytes[token] or b"")
+                    pending.append(target)
+        self.closing = self._closings()  # of the states that reach an end
+        if index.initial not in self.closing:
+            raise GrammarError(f"This vocabulary cannot spell a text of {program.pattern[:80]!r}.")
+
+    def _closings(self) -> dict[int, int]:
+        """The first token of the way to an end with the fewest bytes, of those the fewest tokens (Dijkstra)."""
+        into: dict[int, list[tuple[int, int, int]]] = {}
+        for state, transitions in self.out.items():
+            best: dict[int, tuple[int, int]] = {}
+            for token, target in transitions.items():
+                size = len(self.vocabulary.token_bytes[token] or b"")
+                best[target] = min(best.get(target, (size, token)), (size, token))
+            for target, (size, token) in best.items():
+                into.setdefault(target, []).append((size, token, state))
+        found: dict[int, int] = {}
+        queue = [(0, 0, _NONE, state) for state in sorted(self.final)]
+        while queue:
+            size, num_tokens, token, state = heapq.heappop(queue)
+            if state not in found:
+                found[state] = token
+                for more, first, source in into.get(state, ()):
+                    if source not in found:
+                        heapq.heappush(queue, (size + more, num_tokens + 1, first, source))
+        return found
+
+    def fsm(self) -> TokenFsm:
+        states = [state for state in self.texts if state in self.closing]
+        number = {state: place for place, state in enumerate(states)}
+        kept = [[(t, number[to]) for t, to in self.out[state].items() if to in number] for state in states]
+        tokens = np.array([token for row in kept for token, _ in row], dtype=np.int32)
+        offsets = np.cumsum([0, *map(len, kept)], dtype=np.int64)
+        is_final = np.array([state in self.final for state in states], dtype=np.bool_)
+        stop_row = self._packed(np.array(sorted(self.vocabulary.stop_ids), dtype=np.int64))
+        masks = np.stack([self._packed(tokens[offsets[i] : offsets[i + 1]]) for i in range(len(states))])
+        masks[is_final] |= stop_row
+        return TokenFsm(
+            self.vocabulary,
+            self.program.program,
+            masks,
+            offsets,
+            tokens,
+            np.array([target for row in kept for _, target in row], dtype=np.int32),
+            is_final,
+            tuple(self.texts[state] for state in states),
+            tuple(self.closing[state] for state in states),
+            stop_row,
+        )
+
+    def _packed(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
+        bits = np.zeros(words_per_row(self.vocabulary.size) * 32, dtype=np.bool_)
+        bits[tokens] = True
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def _compare(fsm: TokenFsm) -> None:
+    """Each state's row with that of the native machine after the same text."""
+    rows = MaskRows.allocate(1, fsm.vocabulary.size)
+    for state, text in enumerate(fsm.texts):
+        twin = NativeConstraint(fsm.program, fsm.vocabulary)
+        twin.advance(_path(fsm, text))
+        twin.fill([], rows)
+        if not np.array_equal(rows.words[0], fsm.masks[state]):
+            raise GrammarError(
+                f"outlines-core's index and the native machine differ after {text!r:.80}; leave fsm out, and report it."
+            )
+
+
+def _path(fsm: TokenFsm, text: bytes) -> list[int]:
+    return fsm.vocabulary.native.longest_match(text)
+
+
+class FsmConstraint:
+    """Constraint state of one sequence over a table. Nothing is ever taken back."""
+
+    __slots__ = ("_fsm", "_num_tokens", "_state", "_stopped")
+
+    def __init__(self, fsm: TokenFsm) -> None:
+        self._fsm = fsm
+        self._state = 0
+        self._num_tokens = 0
+        self._stopped = False
+
+    def fill(self, draft: Sequence[int], rows: MaskRows) -> int:
+        fsm, state, stopped = self._fsm, self._state, self._stopped
+        rows.words[len(draft) :] = 0
+        for place, token in enumerate([*draft, _NONE]):
+            rows.words[place] = fsm.stop_row if stopped else fsm.masks[state]
+            after = None if token == _NONE else self._after(state, stopped, token)
+            if after is None:
+                rows.words[place + 1 :] = 0
+                return place
+            state, stopped = after
+        return len(draft)
+
+    def advance(self, ids: Sequence[int]) -> Retract | None:
+        state, stopped = self._state, self._stopped
+        for token in ids:
+            after = self._after(state, stopped, token)
+            if after is None:
+                raise ConstraintViolation(f"token {token} is not legal here")
+            state, stopped = after
+        self._state, self._stopped = state, stopped
+        self._num_tokens += len(ids)
+        return None
+
+    def _after(self, state: int, stopped: bool, token: int) -> tuple[int, bool] | None:
+        fsm = self._fsm
+        if stopped:
+            return None
+        if token in fsm.vocabulary.stop_ids:
+            return (state, True) if fsm.is_final[state] else None
+        target = fsm.next_state(state, token)
+        return None if target is None else (target, False)
+
+    def settled(self) -> int:
+        return self._num_tokens
+
+    def forced(self) -> bytes:
+        """The native machine's answer after a text that leads to the same state."""
+        begin = text = self._fsm.texts[self._state]
+        program = self._fsm.program
+        while not self._stopped and len(text) - len(begin) < _MAX_FORCED and not program.matches(text):
+            following = program.expected(text)
+            if len(following) != 1:
+                break
+            text += following
+        return text[len(begin) :]
+
+    def can_end(self) -> bool:
+        return self._stopped or bool(self._fsm.is_final[self._state])
+
+    def is_complete(self) -> bool:
+        fsm = self._fsm
+        return self._stopped or (self.can_end() and fsm.offsets[self._state] == fsm.offsets[self._state + 1])
+
+    def shortest_completion(self) -> tuple[int, ...]:
+        state, ids = self._state, list[int]()
+        while not self._stopped and not self._fsm.is_final[state]:
+            token = self._fsm.closings[state]
+            ids.append(token)
+            after = self._fsm.next_state(state, token)
+            assert after is not None  # a way to an end is made of transitions
+            state = after
+        return tuple(ids)
+
+    def fork(self) -> FsmConstraint:
+        copied = FsmConstraint(self._fsm)
+        copied._state, copied._num_tokens, copied._stopped = self._state, self._num_tokens, self._stopped
+        return copied
