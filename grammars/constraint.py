@@ -12,8 +12,8 @@ the node's language, and says so by a `Retract`; where nothing is left of that l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ class MaskRows:
 
     words: NDArray[np.int32]
     vocab_size: int
+    handle: Any = field(default=None, init=False, repr=False, compare=False)  # what an implementation keeps of `words`
 
     @classmethod
     def allocate(cls, rows: int, vocab_size: int) -> MaskRows:

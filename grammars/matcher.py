@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from safegen._native import LimitExceeded, Matcher, Program, Violation
+from safegen._native import LimitExceeded, MaskBuffer, Matcher, Program, Violation
 from safegen.errors import RetractsExhausted, SchemaError
 from safegen.grammars.constraint import ConstraintViolation, MaskRows, NoCompletion, Retract
 from safegen.grammars.vocabulary import Vocabulary
@@ -34,7 +34,11 @@ class NativeConstraint:
         return constraint
 
     def fill(self, draft: Sequence[int], rows: MaskRows) -> int:
-        return self._matcher.fill(draft, rows.words)
+        buffer = rows.handle
+        if buffer is None:
+            buffer = MaskBuffer(rows.words)
+            object.__setattr__(rows, "handle", buffer)
+        return self._matcher.fill(draft, buffer) if draft else self._matcher.fill_next(buffer)
 
     def advance(self, ids: Sequence[int]) -> Retract | None:
         try:

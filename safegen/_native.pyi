@@ -183,11 +183,19 @@ class Vocabulary:
     def longest_match(self, text: bytes) -> list[int]:
         """Cover text with the fewest tokens; empty when it cannot be spelled."""
 
+class MaskBuffer:
+    """Mask rows in the caller's array, [rows, ceil(vocabulary / 32)] int32, C-contiguous; keeps the array alive."""
+
+    def __init__(self, words: NDArray[np.int32]) -> None: ...
+
 class Matcher:
     """Constraint state of one sequence."""
 
     def __init__(self, program: Program, vocabulary: Vocabulary, *, cache_bytes: int = 64 << 20) -> None: ...
-    def fill(self, draft: Sequence[int], words: NDArray[np.int32]) -> int: ...
+    def fill(self, draft: Sequence[int], words: MaskBuffer | NDArray[np.int32]) -> int:
+        """Mask rows for the next token and after each token of the draft; returns how many of these are legal."""
+    def fill_next(self, words: MaskBuffer) -> int:
+        """The first row alone; returns 0."""
     def advance(self, ids: Sequence[int]) -> tuple[int, bytes, str] | None:
         """Commit tokens. When a value as a whole fails, the matcher goes back: (tokens kept, bytes that must come next,
         schema pointer); later ids of the call are dropped and the failed text is excluded from then on."""

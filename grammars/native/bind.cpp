@@ -174,12 +174,31 @@ nb::tuple frontier_of(const Frontier& found) {
 
 using MaskArray = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-size_t fill(const Matcher& m, const std::vector<uint32_t>& draft, MaskArray words) {
-    if (words.shape(0) < draft.size() + 1) throw std::invalid_argument("words needs a row for each draft token and one more");
-    if (words.shape(1) != m.compiled().vocabulary->words()) throw std::invalid_argument("words has the wrong width for this vocabulary");
-    int32_t* rows = words.data();
+struct MaskBuffer {
+    MaskArray array;
+    int32_t* rows;
+    size_t num_rows, words;
+};
+
+MaskBuffer buffer_of(const MaskArray& words) { return {words, words.data(), words.shape(0), words.shape(1)}; }
+
+int32_t* rows_for(const Matcher& m, const MaskBuffer& buffer, size_t count) {
+    if (buffer.num_rows < count) throw std::invalid_argument("words needs a row for each draft token and one more");
+    if (buffer.words != m.compiled().vocabulary->words()) throw std::invalid_argument("words has the wrong width for this vocabulary");
+    return buffer.rows;
+}
+
+size_t fill(Matcher& m, const std::vector<uint32_t>& draft, const MaskBuffer& buffer) {
+    int32_t* rows = rows_for(m, buffer, draft.size() + 1);
     nb::gil_scoped_release release;
     return m.fill(draft, rows);
+}
+
+size_t fill_next(Matcher& m, const MaskBuffer& buffer) {
+    static const std::vector<uint32_t> kNone;
+    int32_t* rows = rows_for(m, buffer, 1);
+    nb::gil_scoped_release release;
+    return m.fill(kNone, rows);
 }
 
 }  // namespace
@@ -287,7 +306,7 @@ void bind_grammars(nb::module_& m) {
                      const Expansion* x = b.exprs().expansion(open.back());
                      open.pop_back();
                      x->first.each([&](uint8_t byte) {
-                         if (seen.insert(x->next[byte]).second) open.push_back(x->next[byte]);
+                         if (seen.insert(x->next(byte)).second) open.push_back(x->next(byte));
                      });
                  }
                  return std::min<size_t>(seen.size(), limit);
@@ -322,12 +341,18 @@ void bind_grammars(nb::module_& m) {
         .def_prop_ro("stop_ids", &Vocabulary::stop_ids)
         .def("longest_match", [](const Vocabulary& v, const nb::bytes& t) { return v.fewest_tokens(text_of(t)); }, "text"_a);
 
+    nb::class_<MaskBuffer>(m, "MaskBuffer")
+        .def("__init__", [](MaskBuffer* self, const MaskArray& words) { new (self) MaskBuffer(buffer_of(words)); }, "words"_a);
+
     nb::class_<Matcher>(m, "Matcher")
         .def("__init__", [](Matcher* self, std::shared_ptr<Program> program, std::shared_ptr<Vocabulary> vocabulary, size_t cache_bytes) {
                  nb::gil_scoped_release release;
                  new (self) Matcher(program->bind(vocabulary, cache_bytes));
              }, "program"_a, "vocabulary"_a, nb::kw_only(), "cache_bytes"_a = size_t{64} << 20)
         .def("fill", &fill, "draft"_a, "words"_a)
+        .def("fill", [](Matcher& matcher, const std::vector<uint32_t>& draft, const MaskArray& words) { return fill(matcher, draft, buffer_of(words)); },
+             "draft"_a, "words"_a)
+        .def("fill_next", &fill_next, "words"_a)
         .def("advance", [](Matcher& m, const std::vector<uint32_t>& ids) -> std::optional<std::tuple<size_t, nb::bytes, std::string>> {
                  std::optional<WentBack> back;
                  {

@@ -14,8 +14,12 @@ struct ByteSet {
         for (int byte = low; byte <= high; ++byte) set.add(static_cast<uint8_t>(byte));
         return set;
     }
-    static ByteSet of(uint8_t byte) { return range(byte, byte); }
-    static ByteSet all() { return range(0, 255); }
+    static ByteSet of(uint8_t byte) {
+        ByteSet set;
+        set.add(byte);
+        return set;
+    }
+    static ByteSet all() { return {{~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}}}; }
 
     void add(uint8_t byte) { words[byte >> 6] |= uint64_t{1} << (byte & 63); }
     void remove(uint8_t byte) { words[byte >> 6] &= ~(uint64_t{1} << (byte & 63)); }
@@ -23,6 +27,14 @@ struct ByteSet {
     bool empty() const { return (words[0] | words[1] | words[2] | words[3]) == 0; }
     int count() const {
         return std::popcount(words[0]) + std::popcount(words[1]) + std::popcount(words[2]) + std::popcount(words[3]);
+    }
+    bool first(uint8_t& byte) const {  // the lowest one, if any
+        for (int i = 0; i < 4; ++i)
+            if (words[i]) {
+                byte = static_cast<uint8_t>(i * 64 + std::countr_zero(words[i]));
+                return true;
+            }
+        return false;
     }
     bool within(const ByteSet& other) const {
         for (int i = 0; i < 4; ++i)
@@ -37,6 +49,11 @@ struct ByteSet {
     ByteSet operator&(const ByteSet& other) const {
         ByteSet out;
         for (int i = 0; i < 4; ++i) out.words[i] = words[i] & other.words[i];
+        return out;
+    }
+    ByteSet without(const ByteSet& other) const {
+        ByteSet out;
+        for (int i = 0; i < 4; ++i) out.words[i] = words[i] & ~other.words[i];
         return out;
     }
     bool operator==(const ByteSet&) const = default;

@@ -160,7 +160,7 @@ std::string Machine::listed_key(const Top& top, const std::string& read) const {
         const Expansion* x = exprs.expansion(at.expr);
         x->first.each([&](uint8_t byte) {
             const uint64_t taste = byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : byte < 128 ? 2 : 3;
-            push(at.rest + static_cast<char>(byte), x->next[byte], taste);
+            push(at.rest + static_cast<char>(byte), x->next(byte), taste);
         });
     }
     throw LimitExceeded("no new key was found");

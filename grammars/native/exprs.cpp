@@ -20,15 +20,6 @@ void mix(uint64_t& h, uint64_t value) {
 
 }  // namespace
 
-size_t Exprs::NodeHash::operator()(const Node& n) const {
-    uint64_t h = static_cast<uint64_t>(n.kind);
-    mix(h, (static_cast<uint64_t>(n.a) << 32) | n.b);
-    mix(h, (static_cast<uint64_t>(n.c) << 32) | n.d);
-    mix(h, n.e);
-    for (ExprId kid : n.kids) mix(h, kid);
-    return h;
-}
-
 size_t Exprs::NumberHash::operator()(const NumberState& s) const {
     uint64_t h = s.spec;
     mix(h, (static_cast<uint64_t>(s.phase) << 48) | (static_cast<uint64_t>(s.negative) << 41) |
@@ -67,9 +58,27 @@ Exprs::~Exprs() {
     }
 }
 
+void Exprs::rehash() {
+    slots_.assign(std::max<size_t>(1024, slots_.size() * 2), kEmpty);
+    const size_t mask = slots_.size() - 1;
+    for (ExprId id = 1; id < nodes_.size(); ++id) {
+        size_t at = hashes_[id] & mask;
+        while (slots_[at] != kEmpty) at = (at + 1) & mask;
+        slots_[at] = id;
+    }
+}
+
 ExprId Exprs::intern(Node&& node) {
-    auto found = ids_.find(node);
-    if (found != ids_.end()) return found->second;
+    uint64_t h = static_cast<uint64_t>(node.kind);
+    mix(h, (static_cast<uint64_t>(node.a) << 32) | node.b);
+    mix(h, (static_cast<uint64_t>(node.c) << 32) | node.d);
+    mix(h, node.e);
+    for (ExprId kid : node.kids) mix(h, kid);
+    const auto hash = static_cast<uint32_t>(h ^ (h >> 32));
+    if (nodes_.size() * 2 >= slots_.size()) rehash();
+    size_t slot = hash & (slots_.size() - 1);
+    for (; slots_[slot] != kEmpty; slot = (slot + 1) & (slots_.size() - 1))
+        if (hashes_[slots_[slot]] == hash && nodes_[slots_[slot]] == node) return slots_[slot];
     const auto id = static_cast<ExprId>(nodes_.size());
     if (id >= kMaxNodes) throw LimitExceeded("the automaton grew past its limit of expressions");
     Facts facts = facts_of(node);
@@ -86,8 +95,9 @@ ExprId Exprs::intern(Node&& node) {
     live_memo_.push_back(facts.pure || meta(id).nullable ? Live::Yes : Live::Unknown);
     distance_.push_back(meta(id).nullable ? 0 : kUnknownDistance);
     step_.push_back(0);
-    nodes_.push_back(node);
-    ids_.emplace(std::move(node), id);
+    nodes_.push_back(std::move(node));
+    hashes_.push_back(hash);
+    if (id != kEmpty) slots_[slot] = id;
     return id;
 }
 

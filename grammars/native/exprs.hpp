@@ -25,6 +25,7 @@
 #include "grammars/native/decimal.hpp"
 #include "grammars/native/ecma_pattern.hpp"
 #include "grammars/native/limits.hpp"
+#include "grammars/native/stable_vector.hpp"
 
 namespace safegen {
 
@@ -61,9 +62,24 @@ struct OrderFilter {
     bool operator==(const OrderFilter&) const = default;
 };
 
-struct Expansion {
-    ExprId next[256];
+// A string state that reads a run of characters of one class, `low` to `high` of them, then `rest`.
+struct CharRun {
+    ByteSet whole, partial;   // first bytes of characters: all that begin so are in the class; some are
+    uint32_t low = 0, high = kInfinite;
+    bool more = false;        // a rest that is not empty
+    ByteSet more_bytes;       // bytes of decoded text that may occur in it
+};
+
+// Derivatives by classes of bytes, dead ones being kEmpty.
+class Expansion {
+public:
+    ExprId next(uint8_t byte) const { return to[cls[byte]]; }
     ByteSet first;
+
+private:
+    friend class Exprs;
+    const uint8_t* cls = nullptr;
+    std::vector<ExprId> to;
 };
 
 class Exprs {
@@ -92,7 +108,7 @@ public:
     ExprId check(ExprId e) const;           // e, or std::out_of_range
 
     // --- running ---
-    ExprId next(ExprId e, uint8_t byte) { return expansion(e)->next[byte]; }
+    ExprId next(ExprId e, uint8_t byte) { return expansion(e)->next(byte); }
     const Expansion* expansion(ExprId e) {
         const Expansion* known = meta(e).expansion.load(std::memory_order_acquire);
         return known ? known : expand(e);
@@ -106,6 +122,7 @@ public:
     // Whether e allows, for `bytes` more bytes, all that `reference` allows (closing quotes aside). reference: a state of
     // the free JSON string. A sufficient condition, decided from the expressions alone. ending: closing quotes agree too.
     bool covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) const;
+    std::optional<CharRun> char_run(ExprId e);  // of a JSON string body at a character's beginning
     bool is_free_string(ExprId e) const;        // a JSON string literal with nothing asked of its text
     ByteSet alphabet(ExprId e);                 // bytes that can occur at all
     size_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
@@ -118,9 +135,6 @@ private:
         uint32_t a = 0, b = 0, c = 0, d = 0, e = 0;
         std::vector<ExprId> kids;
         bool operator==(const Node&) const = default;
-    };
-    struct NodeHash {
-        size_t operator()(const Node& n) const;
     };
     struct NumberHash {
         size_t operator()(const NumberState& s) const;
@@ -139,7 +153,8 @@ private:
     struct Raw {  // derivatives by byte class, liveness not yet decided
         uint8_t cls[256];
         std::vector<ExprId> to;
-        std::vector<uint8_t> sample;  // a byte of each class, the most readable one
+        std::vector<ByteSet> classes;
+        uint8_t sample(size_t c) const;  // a byte of a class, the most readable one
     };
     struct Meta {
         std::atomic<const Expansion*> expansion{nullptr};
@@ -152,6 +167,7 @@ private:
 
     // All below assume the lock is held.
     ExprId intern(Node&& node);
+    void rehash();
     Facts facts_of(const Node& node) const;
     void set_freedom(const Node& node, Facts& facts) const;
     bool nullable_of(const Node& node) const;
@@ -184,18 +200,21 @@ private:
     bool search(ExprId start, bool exact);
     void mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal);
     ByteSet alphabet_(ExprId e);
+    bool char_class(ExprId unit, CharRun& run);
 
     Options options_;
     bool has_deadline_ = false;
     std::chrono::steady_clock::time_point deadline_;
     mutable std::recursive_mutex mutex_;
-    std::deque<Node> nodes_;  // references stay valid while it grows
+    StableVector<Node> nodes_;  // references stay valid while it grows
+    std::vector<uint32_t> hashes_;  // of each node
+    std::vector<ExprId> slots_;     // open addressing over nodes_; kEmpty: free
     std::vector<Facts> facts_;
     std::vector<Live> live_memo_;
     std::vector<uint32_t> distance_;  // kInfinite - 1: unknown
     std::vector<uint8_t> step_;       // first byte of a shortest accepted text
-    std::unordered_map<Node, ExprId, NodeHash> ids_;
-    std::unordered_map<ExprId, std::unique_ptr<Raw>> raws_;
+    std::vector<std::unique_ptr<const Raw>> raws_;  // by id; as far as asked for
+    size_t num_raws_ = 0;
     std::unordered_map<ExprId, ByteSet> alphabets_;
     std::vector<ByteSet> byte_sets_;
     std::vector<std::unique_ptr<StringSet>> sets_;

@@ -1,5 +1,6 @@
 // Derivatives, byte classes, liveness and shortest texts of expressions.
 #include <algorithm>
+#include <array>
 #include <queue>
 
 #include "grammars/native/exprs.hpp"
@@ -22,6 +23,7 @@ ByteSet of_text(std::string_view text) {
     for (char c : text) set.add(static_cast<uint8_t>(c));
     return set;
 }
+const ByteSet kControls = ByteSet::range(0, 0x1F);
 const ByteSet kEscapes = of_text("\"\\/bfnrtu");
 const ByteSet kHexDigits = of_text("0123456789abcdefABCDEF");
 const ByteSet kNumberBytes = of_text("0123456789+-.eE");
@@ -36,11 +38,18 @@ int readability(uint8_t byte) {
     return byte >= 128 ? 5 : 6;
 }
 
+// All bytes, the most readable first.
+const std::array<uint8_t, 256> kReadable = [] {
+    std::array<uint8_t, 256> out;
+    for (int b = 0; b < 256; ++b) out[static_cast<size_t>(b)] = static_cast<uint8_t>(b);
+    std::stable_sort(out.begin(), out.end(), [](uint8_t x, uint8_t y) { return readability(x) < readability(y); });
+    return out;
+}();
+
 }  // namespace
 
 ExprId Exprs::derive(ExprId e, uint8_t byte) {
-    const auto known = raws_.find(e);
-    if (known != raws_.end()) return known->second->to[known->second->cls[byte]];
+    if (e < raws_.size() && raws_[e]) return raws_[e]->to[raws_[e]->cls[byte]];
     const Node& n = nodes_[e];
     switch (n.kind) {
         case Kind::Empty:
@@ -158,9 +167,16 @@ bool Exprs::any_sequence_live(ExprId e, const std::pair<uint8_t, uint8_t>* range
 }
 
 bool Exprs::any_char_live(ExprId e, uint32_t low, uint32_t high) {
+    if (low < 0x80 && facts_[e].free_bytes > 0 && facts_[e].close_bytes != kInfinite) return true;
     for (const auto& sequence : utf8_sequences(low, high))
         if (any_sequence_live(e, sequence.data(), static_cast<int>(sequence.size()))) return true;
     return false;
+}
+
+uint8_t Exprs::Raw::sample(size_t c) const {
+    for (uint8_t byte : kReadable)
+        if (classes[c].has(byte)) return byte;
+    return 0;
 }
 
 // Byte sets that split the alphabet into classes of equal derivatives, and bytes that are classes of their own.
@@ -198,7 +214,7 @@ void Exprs::gather(ExprId e, std::vector<ByteSet>& cuts, ByteSet& singles) const
         case Kind::JsonBody:
             singles.add('"');
             singles.add('\\');
-            cuts.push_back(ByteSet::range(0, 0x1F));
+            cuts.push_back(kControls);
             gather(n->a, cuts, singles);
             return;
         case Kind::JsonEscape: singles = singles | kEscapes; return;
@@ -211,51 +227,43 @@ void Exprs::gather(ExprId e, std::vector<ByteSet>& cuts, ByteSet& singles) const
 }
 
 const Exprs::Raw& Exprs::raw(ExprId e) {
-    auto found = raws_.find(e);
-    if (found != raws_.end()) return *found->second;
-    if (raws_.size() >= options_.max_states)
+    if (e < raws_.size() && raws_[e]) return *raws_[e];
+    if (num_raws_ >= options_.max_states)
         throw LimitExceeded("the automaton grew past its limit of " + std::to_string(options_.max_states) + " states (max_states)");
-    if (has_deadline_ && raws_.size() % 32 == 0 && std::chrono::steady_clock::now() > deadline_)
+    if (has_deadline_ && num_raws_ % 32 == 0 && std::chrono::steady_clock::now() > deadline_)
         throw LimitExceeded("compiling took longer than its deadline (compile_deadline_s)");
     std::vector<ByteSet> cuts;
     ByteSet singles;
     gather(e, cuts, singles);
     auto out = std::make_unique<Raw>();
-    std::fill(std::begin(out->cls), std::end(out->cls), uint8_t{0});
-    int classes = 1;
-    auto split = [&](const ByteSet& cut) {
-        int inside[256] = {0}, size[256] = {0}, renamed[256];
-        std::fill(std::begin(renamed), std::end(renamed), -1);
-        for (int b = 0; b < 256; ++b) ++size[out->cls[b]];
-        cut.each([&](uint8_t b) { ++inside[out->cls[b]]; });
-        cut.each([&](uint8_t b) {
-            const uint8_t c = out->cls[b];
-            if (renamed[c] < 0 && inside[c] == size[c]) return;
-            if (renamed[c] < 0) {
-                if (classes == 256) return;
-                renamed[c] = classes++;
-                size[renamed[c]] = 256;  // a fresh class is wholly inside: never renamed again
-                inside[renamed[c]] = 256;
-            }
-            out->cls[b] = static_cast<uint8_t>(renamed[c]);
-        });
-    };
-    std::sort(cuts.begin(), cuts.end(), [](const ByteSet& a, const ByteSet& b) { return a.words < b.words; });
-    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    for (const ByteSet& cut : cuts) split(cut);
-    singles.each([&](uint8_t b) { split(ByteSet::of(b)); });
-    std::vector<int> sample(static_cast<size_t>(classes), -1);
-    for (int b = 0; b < 256; ++b) {
-        int& s = sample[out->cls[b]];
-        if (s < 0 || readability(static_cast<uint8_t>(b)) < readability(static_cast<uint8_t>(s))) s = b;
+    // The classes: bytes named one by one by themselves, the others parted by every cut.
+    std::vector<ByteSet> classes;
+    const ByteSet others = ByteSet::all().without(singles);
+    if (!others.empty()) classes.push_back(others);
+    for (const ByteSet& cut : cuts)
+        for (size_t c = 0, n = classes.size(); c < n; ++c) {
+            const ByteSet inside = classes[c] & cut;
+            if (inside.empty() || inside == classes[c]) continue;
+            classes[c] = classes[c].without(cut);
+            classes.push_back(inside);
+        }
+    singles.each([&](uint8_t b) { classes.push_back(ByteSet::of(b)); });
+    for (size_t c = 0; c < classes.size(); ++c) classes[c].each([&](uint8_t b) { out->cls[b] = static_cast<uint8_t>(c); });
+    out->to.reserve(classes.size());
+    for (size_t c = 0; c < classes.size(); ++c) {
+        uint8_t byte = 0;
+        classes[c].first(byte);
+        out->to.push_back(derive(e, byte));
     }
-    for (int c = 0; c < classes; ++c) {
-        out->to.push_back(sample[static_cast<size_t>(c)] < 0 ? kEmpty : derive(e, static_cast<uint8_t>(sample[static_cast<size_t>(c)])));
-        out->sample.push_back(static_cast<uint8_t>(std::max(sample[static_cast<size_t>(c)], 0)));
-    }
-    memory_bytes_ += sizeof(Raw) + out->to.size() * 5 + 64;
+    out->classes = std::move(classes);
+    memory_bytes_ += sizeof(Raw) + out->to.size() * (4 + sizeof(ByteSet)) + 64;
     // derive() may have computed this very entry on the way; both are equal.
-    return *raws_.emplace(e, std::move(out)).first->second;
+    if (e >= raws_.size()) raws_.resize(std::max<size_t>(e + 1, raws_.size() * 2));
+    if (!raws_[e]) {
+        raws_[e] = std::move(out);
+        ++num_raws_;
+    }
+    return *raws_[e];
 }
 
 const Expansion* Exprs::expand(ExprId e) {
@@ -266,14 +274,15 @@ const Expansion* Exprs::expand(ExprId e) {
 const Expansion* Exprs::expand_locked(ExprId e) {
     if (const Expansion* known = meta(e).expansion.load(std::memory_order_acquire)) return known;
     const Raw& classes = raw(e);
-    std::vector<ExprId> target;
-    for (ExprId to : classes.to) target.push_back(to != kEmpty && live_(to) ? to : kEmpty);
     auto out = std::make_unique<Expansion>();
-    for (int b = 0; b < 256; ++b) {
-        out->next[b] = target[classes.cls[b]];
-        if (out->next[b] != kEmpty) out->first.add(static_cast<uint8_t>(b));
+    out->cls = classes.cls;
+    out->to.reserve(classes.to.size());
+    for (size_t c = 0; c < classes.to.size(); ++c) {
+        const bool alive = classes.to[c] != kEmpty && live_(classes.to[c]);
+        out->to.push_back(alive ? classes.to[c] : kEmpty);
+        if (alive) out->first = out->first | classes.classes[c];
     }
-    memory_bytes_ += sizeof(Expansion);
+    memory_bytes_ += sizeof(Expansion) + out->to.size() * 4;
     const Expansion* published = out.release();
     meta(e).expansion.store(published, std::memory_order_release);
     return published;
@@ -350,7 +359,7 @@ bool Exprs::search(ExprId start, bool exact) {
         if (visits.size() > kSearchLimit) throw LimitExceeded("deciding whether a text can still be completed took too many states");
         const uint32_t depth = visit.depth + 1;
         const Raw& classes = raw(e);
-        for (size_t c = 0; c < classes.to.size(); ++c) push(classes.to[c], depth, e, classes.sample[c]);
+        for (size_t c = 0; c < classes.to.size(); ++c) push(classes.to[c], depth, e, classes.sample(c));
     }
     for (const auto& [id, visit] : visits) {
         live_memo_[id] = Live::No;
@@ -404,7 +413,7 @@ uint32_t Exprs::count_up_to(ExprId start, uint32_t limit) {
             if (meta(e).nullable && ++count >= limit) return limit;
             const Expansion* x = expand_locked(e);
             x->first.each([&](uint8_t b) {
-                if (deeper.size() + count < limit) deeper.push_back(x->next[b]);
+                if (deeper.size() + count < limit) deeper.push_back(x->next(b));
             });
         }
         if (deeper.size() + count >= limit) return limit;  // each live state leads to a text of its own
@@ -447,6 +456,45 @@ bool Exprs::covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) con
     }
     ending = facts_[inner].ending;
     return facts_[inner].free_bytes >= std::max(bytes, 1u);
+}
+
+// Whether every text of `unit` is one character.
+bool Exprs::char_class(ExprId unit, CharRun& run) {
+    if (meta(unit).nullable) return false;
+    const Raw &mine = raw(unit), &any = raw(any_char_id_);
+    for (int b = 0; b < 0x100; ++b) {
+        const ExprId next = mine.to[mine.cls[b]], all = any.to[any.cls[b]];
+        if (next == kEmpty) continue;
+        if (all == kEmpty) return false;
+        const auto rest = static_cast<uint32_t>(b < 0x80 ? 0 : b < 0xE0 ? 1 : b < 0xF0 ? 2 : 3);
+        if (next == all) run.whole.add(static_cast<uint8_t>(b));
+        else if (facts_[next].text || facts_[next].min_bytes != rest || facts_[next].max_bytes != rest) return false;
+        else run.partial.add(static_cast<uint8_t>(b));
+    }
+    return true;
+}
+
+std::optional<CharRun> Exprs::char_run(ExprId e) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (nodes_[e].kind != Kind::JsonBody) return std::nullopt;
+    ExprId head = nodes_[e].a, rest = kEpsilon;
+    if (nodes_[head].kind == Kind::Concat) {
+        rest = nodes_[head].b;
+        head = nodes_[head].a;
+    }
+    CharRun run;
+    ExprId unit = head;
+    if (nodes_[head].kind == Kind::Repeat) {
+        unit = nodes_[head].a;
+        run.low = nodes_[head].b;
+        run.high = nodes_[head].c;
+    } else {
+        run.low = run.high = 1;
+    }
+    if (!char_class(unit, run)) return std::nullopt;
+    run.more = rest != kEpsilon;
+    if (run.more) run.more_bytes = alphabet_(rest);
+    return run;
 }
 
 ByteSet Exprs::alphabet(ExprId e) {

@@ -216,7 +216,7 @@ private:
                 continue;
             }
             const Expansion* next = x.expansion(at);
-            next->first.each([&](uint8_t byte) { open.push_back({next->next[byte], text + static_cast<char>(byte)}); });
+            next->first.each([&](uint8_t byte) { open.push_back({next->next(byte), text + static_cast<char>(byte)}); });
         }
         std::sort(out.texts.begin(), out.texts.end());
     }

@@ -1,149 +1,448 @@
 #include "grammars/native/masks.hpp"
 
-#include <algorithm>
+#include <cstring>
 
 namespace safegen {
+
+// --- rows ---------------------------------------------------------------------------------------------------------
+
+void Bits::copy_to(uint32_t* row, size_t words, const uint32_t* base) const {
+    if (!words_.empty()) {
+        std::memcpy(row, words_.data(), words * 4);
+        return;
+    }
+    if (over_base_) std::memcpy(row, base, words * 4);
+    else std::memset(row, 0, words * 4);
+    for (const Patch& patch : patches_) row[patch.at] = patch.word;
+}
+
+void Draft::begin(size_t words, const uint32_t* base) {
+    size_ = words;
+    base_ = base;
+    if (words_.size() < words) words_.resize(words);
+    touched_.assign((words + 63) / 64, 0);
+    num_touched_ = 0;
+}
+
+void Draft::touch_all() {
+    if (all_touched()) return;
+    for (size_t i = 0; i < touched_.size(); ++i)
+        for (uint64_t rest = ~touched_[i]; rest; rest &= rest - 1) {
+            const size_t at = i * 64 + static_cast<size_t>(std::countr_zero(rest));
+            if (at < size_) words_[at] = start(at);
+        }
+    std::fill(touched_.begin(), touched_.end(), ~uint64_t{0});
+    if (size_ % 64) touched_.back() = (uint64_t{1} << (size_ % 64)) - 1;
+    num_touched_ = size_;
+}
+
+// A row that began as the base of the bits keeps what it has beside it, and of the base what the bits have.
+void Draft::add(const Bits& bits, const uint32_t* bits_base) {
+    if (!bits.words_.empty()) {
+        touch_all();
+        if (base_)
+            for (size_t i = 0; i < size_; ++i) words_[i] = (words_[i] & ~base_[i]) | bits.words_[i];
+        else
+            for (size_t i = 0; i < size_; ++i) words_[i] |= bits.words_[i];
+        return;
+    }
+    if (!bits.over_base_ || base_ == bits_base) {
+        for (const Bits::Patch& patch : bits.patches_) {
+            uint32_t& mine = word(patch.at);
+            mine = (mine & ~start(patch.at)) | patch.word;
+        }
+        return;
+    }
+    touch_all();
+    size_t at = 0;
+    for (const Bits::Patch& patch : bits.patches_) {
+        for (; at < patch.at; ++at) words_[at] |= bits_base[at];
+        words_[at++] |= patch.word;
+    }
+    for (; at < size_; ++at) words_[at] |= bits_base[at];
+}
+
+void Draft::add(const uint32_t* row) {
+    if (row == base_) return;  // it began so
+    touch_all();
+    for (size_t i = 0; i < size_; ++i) words_[i] |= row[i];
+}
+
+void Draft::add(const Draft& other) {
+    if (!other.base_) return other.each_touched([&](size_t at) { word(at) |= other.words_[at]; });
+    touch_all();
+    for (size_t i = 0; i < size_; ++i) {
+        const bool its = (other.touched_[i / 64] >> (i % 64)) & 1;
+        words_[i] |= its ? other.words_[i] : other.base_[i];
+    }
+}
+
+void Draft::keep(const uint32_t* mask) {
+    touch_all();
+    for (size_t i = 0; i < size_; ++i) words_[i] &= mask[i];
+}
+
+void Draft::copy_to(uint32_t* row) const {
+    if (all_touched()) std::memcpy(row, words_.data(), size_ * 4);
+    else if (base_) std::memcpy(row, base_, size_ * 4);
+    else std::memset(row, 0, size_ * 4);
+    if (!all_touched()) each_touched([&](size_t at) { row[at] = words_[at]; });
+}
+
+bool Draft::empty() const {
+    bool any = false;
+    for (size_t i = 0; i < size_ && !any; ++i) {
+        const bool mine = (touched_[i / 64] >> (i % 64)) & 1;
+        any = (mine ? words_[i] : start(i)) != 0;
+    }
+    return !any;
+}
+
+Bits Draft::bits() const {
+    Bits out;
+    size_t differing = num_touched_;
+    if (all_touched()) {
+        differing = 0;
+        for (size_t i = 0; i < size_; ++i) differing += words_[i] != start(i);
+    }
+    if (differing * 3 > size_) {
+        out.words_.resize(size_);
+        copy_to(out.words_.data());
+        return out;
+    }
+    out.over_base_ = base_ != nullptr;
+    out.patches_.reserve(differing);
+    each_touched([&](size_t at) {
+        if (words_[at] != start(at)) out.patches_.push_back({static_cast<uint32_t>(at), words_[at]});
+    });
+    return out;
+}
+
+// --- walks --------------------------------------------------------------------------------------------------------
+
 namespace {
 
-void set_tokens(const Vocabulary& v, uint32_t node, uint32_t* row) {
-    for (uint32_t k = v.token_begin[node]; k < v.token_begin[node + 1]; ++k) row[v.ids[k] / 32] |= 1u << (v.ids[k] % 32);
-}
-
-void clear_tokens(const Vocabulary& v, uint32_t from, uint32_t to, uint32_t* row) {
-    for (uint32_t k = v.token_begin[from]; k < v.token_begin[to]; ++k) row[v.ids[k] / 32] &= ~(1u << (v.ids[k] % 32));
-}
-
-void note_end(const Vocabulary& v, uint32_t node, LexemeMask& mask) {
-    if (v.end[node] > node + 1) mask.exits.push_back(node);
-    if (v.token_begin[node] != v.token_begin[node + 1]) mask.closers.push_back(node);
-}
-
-// Walks a state through the trie beside the free string, descending only where they part.
-class Difference {
+class Walk {
 public:
-    Difference(Exprs& exprs, const Vocabulary& vocabulary, const LexemeMask& base, LexemeMask& out)
-        : x_(exprs), v_(vocabulary), base_(base), out_(out) {}
+    Walk(Exprs& exprs, const Vocabulary& vocabulary) : x_(exprs), v_(vocabulary) { row_.begin(v_.words(), nullptr); }
 
-    void children(uint32_t node, ExprId e, ExprId free) {
-        const Expansion* mine = x_.expansion(e);
-        const Expansion* theirs = x_.expansion(free);
-        for (uint32_t child = node + 1; child < v_.end[node]; child = v_.end[child]) {
-            const uint8_t byte = v_.byte[child];
-            visit(child, mine->next[byte], theirs->next[byte]);
-        }
+    // The whole trie from state e.
+    void all(ExprId e) {
+        each_child(v_, e, [&](uint32_t child, ExprId next) { own(v_, child, next, true); });
+    }
+    // Beside the free string, descending only where they part.
+    bool run(ExprId e, const CharRun& run);
+    void difference(ExprId e, ExprId free) {
+        base_ = out_.base = &v_.free_text();
+        row_.begin(v_.words(), base_->words.data());
+        children(0, e, free);
+    }
+    LexemeMask take() {
+        out_.bits = row_.bits();
+        return std::move(out_);
     }
 
 private:
-    void visit(uint32_t node, ExprId e, ExprId free) {
-        if (e == free) return copy_ends(node);
-        uint32_t* row = out_.words.data();
-        if (e == kEmpty) return clear_tokens(v_, node, v_.end[node], row);
-        if (free == kEmpty) return own(node, e);
+    static Draft& draft() {
+        thread_local Draft row;
+        return row;
+    }
+
+    template <class F>
+    void each_child(const Trie& trie, ExprId e, F&& visit) {  // of the root
+        const Expansion* from = x_.expansion(e);
+        from->first.each([&](uint8_t b) {
+            if (const uint32_t child = trie.child(0, b)) visit(child, from->next(b));
+        });
+    }
+
+    void note_end(uint32_t node) {
+        if (v_.has_children(node)) out_.exits.push_back(node);
+        if (v_.has_tokens(node)) out_.closers.push_back(node);
+    }
+
+    // The subtree of `node` by this state alone. A loop: tokens may be long.
+    void own(const Trie& t, uint32_t node, ExprId e, bool note) {
+        struct Level {
+            uint32_t place, last;  // of the children that are left
+            const Expansion* from;
+        };
+        std::vector<Level> levels;
+        auto enter = [&](uint32_t at, ExprId here) {
+            t.set_tokens(at, row_);
+            if (note && x_.nullable(here)) note_end(at);
+            if (here != kEpsilon && t.has_children(at)) levels.push_back({t.kids(at), t.kids(at + 1), x_.expansion(here)});
+        };
+        enter(node, e);
+        while (!levels.empty()) {
+            Level& level = levels.back();
+            ExprId next = kEmpty;
+            while (level.place < level.last && (next = level.from->next(t.kid_byte(level.place))) == kEmpty) ++level.place;
+            if (level.place == level.last) levels.pop_back();
+            else enter(t.kid(level.place++), next);
+        }
+    }
+
+    void children(uint32_t node, ExprId e, ExprId free) {
+        const Expansion *mine = x_.expansion(e), *theirs = x_.expansion(free);
+        for (uint32_t place = v_.kids(node), last = v_.kids(node + 1); place < last; ++place) {
+            const ExprId a = mine->next(v_.kid_byte(place)), b = theirs->next(v_.kid_byte(place));
+            if (a != b) part(v_.kid(place), a, b);
+            else if (a == kEpsilon && v_.has_children(v_.kid(place))) out_.parted.push_back(v_.kid(place));
+        }
+    }
+
+    void part(uint32_t node, ExprId e, ExprId free) {
+        if (e == kEmpty) return drop(node, v_.end(node));
+        if (free == kEmpty) return own(v_, node, e, true);
         bool ending = false;
-        if (x_.covers(e, free, v_.height[node], ending)) return ending ? copy_ends(node) : recheck_ends(node, e);
-        set_tokens(v_, node, row);
-        if (x_.nullable(e)) note_end(v_, node, out_);
-        if (e == kEpsilon) return clear_tokens(v_, node + 1, v_.end[node], row);
-        if (free == kEpsilon) {
-            for (uint32_t child = node + 1; child < v_.end[node]; child = v_.end[child]) visit(child, x_.next(e, v_.byte[child]), kEmpty);
+        if (x_.covers(e, free, v_.height(node), ending)) {
+            if (!ending) recheck_ends(node, e);
             return;
         }
+        if (free == kEpsilon) {
+            if (!x_.nullable(e)) out_.skips.push_back({node, node + 1});
+            else if (v_.has_children(node)) out_.parted.push_back(node);
+            const Expansion* mine = x_.expansion(e);
+            for (uint32_t place = v_.kids(node); place < v_.kids(node + 1); ++place)
+                if (const ExprId next = mine->next(v_.kid_byte(place)); next != kEmpty) own(v_, v_.kid(place), next, true);
+            return;
+        }
+        if (x_.nullable(e)) note_end(node);
+        if (e == kEpsilon) return drop(node + 1, v_.end(node));
         children(node, e, free);
     }
 
-    // The free string has ended or never came here: this state's own walk.
-    void own(uint32_t node, ExprId e) {
-        set_tokens(v_, node, out_.words.data());
-        if (x_.nullable(e)) note_end(v_, node, out_);
-        if (e == kEpsilon) return clear_tokens(v_, node + 1, v_.end[node], out_.words.data());
-        for (uint32_t child = node + 1; child < v_.end[node]; child = v_.end[child]) visit(child, x_.next(e, v_.byte[child]), kEmpty);
-    }
-
-    static void copy_range(const std::vector<uint32_t>& from, uint32_t low, uint32_t high, std::vector<uint32_t>& to) {
-        const auto first = std::lower_bound(from.begin(), from.end(), low);
-        to.insert(to.end(), first, std::lower_bound(first, from.end(), high));
-    }
-    void copy_ends(uint32_t node) {
-        copy_range(base_.exits, node, v_.end[node], out_.exits);
-        copy_range(base_.closers, node, v_.end[node], out_.closers);
+    void drop(uint32_t from, uint32_t to) {
+        if (from == to) return;
+        v_.clear_tokens(from, to, row_);
+        if (!out_.skips.empty() && out_.skips.back().second == from) out_.skips.back().second = to;
+        else out_.skips.push_back({from, to});
     }
 
     // Same text, but not every closing quote: run the state along the path to each.
     void recheck_ends(uint32_t node, ExprId e) {
-        recheck(base_.exits, node, e, out_.exits);
-        recheck(base_.closers, node, e, out_.closers);
-    }
-    void recheck(const std::vector<uint32_t>& ends, uint32_t node, ExprId e, std::vector<uint32_t>& kept) {
-        auto it = std::lower_bound(ends.begin(), ends.end(), node);
-        for (; it != ends.end() && *it < v_.end[node]; ++it) {
+        auto closer = std::lower_bound(base_->closers.begin(), base_->closers.end(), node);
+        auto exit = std::lower_bound(base_->exits.begin(), base_->exits.end(), node);
+        const uint32_t end = v_.end(node);
+        while (true) {
+            const uint32_t a = closer == base_->closers.end() ? end : *closer, b = exit == base_->exits.end() ? end : *exit;
+            const uint32_t at = std::min(a, b);
+            if (at >= end) return;
+            closer += a == at, exit += b == at;
             path_.clear();
-            for (uint32_t at = *it; at != node; at = v_.parent[at]) path_.push_back(v_.byte[at]);
+            for (uint32_t up = at; up != node; up = v_.parent(up)) path_.push_back(v_.byte(up));
             ExprId state = e;
             for (size_t i = path_.size(); i-- > 0 && state != kEmpty;) state = x_.next(state, path_[i]);
-            if (state != kEmpty) kept.push_back(*it);
-            else clear_tokens(v_, *it, v_.end[*it], out_.words.data());
+            if (state == kEmpty) drop(at, v_.end(at));
         }
     }
 
     Exprs& x_;
     const Vocabulary& v_;
-    const LexemeMask& base_;
-    LexemeMask& out_;
+    const FreeText* base_ = nullptr;
+    LexemeMask out_;
+    Draft& row_ = draft();
     std::vector<uint8_t> path_;
 };
+
+// Of a class of characters: tokens all of whose bytes belong to it are legal, those with a byte that belongs nowhere in
+// the string are not, and the few others are tried one by one.
+bool Walk::run(ExprId e, const CharRun& run) {
+    constexpr size_t kTries = 4000;
+    base_ = out_.base = &v_.free_text();
+    const FreeText& free = *base_;
+    const size_t words = v_.words();
+    const ByteSet& inside = run.whole;
+    ByteSet known = inside | run.partial;  // bytes that may occur at all
+    if (run.more) known = known | run.more_bytes;
+    static const ByteSet kLeads = ByteSet::range(0x80, 0xFF);
+    bool tried = false;
+    thread_local std::vector<uint32_t> keep, tries;
+    keep.assign(words, ~0u);
+    tries.assign(words, 0u);
+    auto refuse = [&](const uint32_t* row) {
+        for (size_t i = 0; i < words; ++i) keep[i] &= ~row[i];
+    };
+    auto attempt = [&](const uint32_t* row) {
+        tried = true;
+        for (size_t i = 0; i < words; ++i) tries[i] |= row[i];
+    };
+    auto refuse_all = [&](const FreeText::Holding& tokens) {
+        if (!tokens.row.empty()) return refuse(tokens.row.data());
+        for (uint32_t id : tokens.ids) keep[id / 32] &= ~(1u << (id % 32));
+    };
+    auto attempt_all = [&](const FreeText::Holding& tokens) {
+        if (!tokens.row.empty()) return attempt(tokens.row.data());
+        tried = true;
+        for (uint32_t id : tokens.ids) tries[id / 32] |= 1u << (id % 32);
+    };
+    const bool narrow = (known & kLeads).empty();
+    if (narrow) refuse_all(free.wide);
+    free.held.each([&](uint8_t b) {
+        if (inside.has(b) || (narrow && b >= 0x80)) return;
+        if (known.has(b) && b != '\\') attempt_all(free.holding[b]);
+        else refuse_all(free.holding[b]);
+    });
+    if (inside.has('\\')) refuse_all(free.holding['\\']);  // its spelling is tried apart
+    if (run.high < free.max_chars) {
+        if (run.high >= FreeText::kCounts) return false;
+        const uint32_t* longer = free.longer.data() + run.high * words;
+        if (run.more) attempt(longer);
+        else refuse(longer);
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < words && tried; ++i) count += static_cast<size_t>(std::popcount(tries[i] &= keep[i] & free.words[i]));
+    if (count > kTries) return false;
+    row_.begin(words, free.words.data());
+    for (size_t i = 0; i < words && tried; ++i) keep[i] &= ~tries[i];
+    row_.keep(keep.data());
+    if (count)
+        for (size_t i = 0; i < words; ++i)
+            for (uint32_t rest = tries[i]; rest; rest &= rest - 1) {
+                const auto id = static_cast<uint32_t>(i * 32 + static_cast<size_t>(std::countr_zero(rest)));
+                ExprId state = e;
+                for (char c : v_.token(id))
+                    if ((state = x_.next(state, static_cast<uint8_t>(c))) == kEmpty) break;
+                if (state != kEmpty) row_.set(id);
+            }
+    // Ends: where the run alone decides, by their count.
+    for (const FreeText::End& end : free.ends) {
+        bool legal = end.bytes.within(known) && (run.more || end.chars <= run.high);
+        if (end.bytes.has('\\') || (legal && (run.more || !end.bytes.within(inside)))) {
+            ExprId state = e;
+            const std::string path = v_.path(end.node);
+            for (char c : path)
+                if ((state = x_.next(state, static_cast<uint8_t>(c))) == kEmpty) break;
+            legal = state != kEmpty;
+        } else if (legal) {
+            legal = end.chars >= run.low;
+        }
+        if (!legal) drop(end.node, end.node + 1);
+    }
+    each_child(free.escaped, e, [&](uint32_t child, ExprId next) { own(free.escaped, child, next, false); });
+    return true;
+}
 
 }  // namespace
 
 LexemeMask walk_trie(Exprs& x, const Vocabulary& v, ExprId e) {
-    LexemeMask mask;
-    std::vector<ExprId> stack(static_cast<size_t>(v.max_depth) + 1);
-    stack[0] = e;
-    const uint32_t nodes = v.num_nodes();
-    for (uint32_t i = 1; i < nodes;) {
-        const ExprId next = x.next(stack[v.depth[i] - 1u], v.byte[i]);
-        if (next == kEmpty) {
-            i = v.end[i];
-            continue;
-        }
-        for (uint32_t k = v.token_begin[i]; k < v.token_begin[i + 1]; ++k) mask.tokens.push_back(v.ids[k]);
-        if (x.nullable(next)) note_end(v, i, mask);
-        if (next == kEpsilon) {
-            i = v.end[i];
-            continue;
-        }
-        stack[v.depth[i]] = next;
-        ++i;
-    }
-    if (mask.tokens.size() * 2 >= v.words()) {
-        mask.words.assign(v.words(), 0);
-        for (uint32_t id : mask.tokens) mask.words[id / 32] |= 1u << (id % 32);
-        mask.tokens.clear();
-    }
-    mask.tokens.shrink_to_fit();
-    return mask;
+    Walk walk(x, v);
+    walk.all(e);
+    return walk.take();
 }
 
-LexemeMask walk_difference(Exprs& x, const Vocabulary& v, ExprId e, ExprId free, const LexemeMask& base) {
-    LexemeMask mask;
-    mask.words = base.words;
-    if (mask.words.empty()) {
-        mask.words.assign(v.words(), 0);
-        for (uint32_t id : base.tokens) mask.words[id / 32] |= 1u << (id % 32);
-    }
-    Difference(x, v, base, mask).children(0, e, free);
-    std::sort(mask.exits.begin(), mask.exits.end());
-    std::sort(mask.closers.begin(), mask.closers.end());
-    return mask;
+LexemeMask walk_difference(Exprs& x, const Vocabulary& v, ExprId e, ExprId free) {
+    Walk walk(x, v);
+    walk.difference(e, free);
+    return walk.take();
 }
 
-LexemeMask free_text_mask(const Vocabulary& v) {
+std::optional<LexemeMask> mask_of_run(Exprs& x, const Vocabulary& v, ExprId e, const CharRun& run) {
+    Walk walk(x, v);
+    if (!walk.run(e, run)) return std::nullopt;
+    return walk.take();
+}
+
+namespace {
+
+// The tables by what tokens are made of.
+void add_tables(const Vocabulary& v, FreeText& out) {
+    const size_t words = v.words();
+    out.holding.resize(256);
+    out.longer.assign(FreeText::kCounts * words, 0u);
+    auto measure = [](std::string_view text) {
+        FreeText::End end{0, 0, {}};
+        for (char c : text) {
+            const auto byte = static_cast<uint8_t>(c);
+            if ((byte & 0xC0) == 0x80) continue;  // within a character
+            end.bytes.add(byte);
+            ++end.chars;
+        }
+        return end;
+    };
+    std::vector<std::pair<std::string_view, uint32_t>> escaped;
+    for (uint32_t node = 1; node < v.num_nodes(); ++node) {
+        for (uint32_t k = v.token_begin(node); k < v.token_begin(node + 1); ++k) {
+            const uint32_t id = v.ids[k];
+            if (!((out.words[id / 32] >> (id % 32)) & 1)) continue;
+            const std::string& token = v.token(id);
+            const bool closes = std::binary_search(out.closers.begin(), out.closers.end(), node);
+            const auto all = measure(std::string_view(token).substr(0, token.size() - closes));
+            all.bytes.each([&](uint8_t b) { out.holding[b].ids.push_back(id); });
+            if (!(all.bytes & ByteSet::range(0x80, 0xFF)).empty()) out.wide.ids.push_back(id);
+            out.held = out.held | all.bytes;
+            if (all.bytes.has('\\')) {
+                escaped.push_back({token, id});
+                continue;
+            }
+            for (uint32_t i = 0; i < std::min(all.chars, FreeText::kCounts); ++i) out.longer[i * words + id / 32] |= 1u << (id % 32);
+            out.max_chars = std::max(out.max_chars, all.chars);
+        }
+    }
+    out.escaped.build(escaped);
+    auto pack = [&](FreeText::Holding& tokens) {
+        if (tokens.ids.size() * 2 < words) return;
+        tokens.row.assign(words, 0u);
+        for (uint32_t id : tokens.ids) tokens.row[id / 32] |= 1u << (id % 32);
+        tokens.ids = {};
+    };
+    std::for_each(out.holding.begin(), out.holding.end(), pack);
+    pack(out.wide);
+    std::vector<uint32_t> nodes;
+    std::set_union(out.exits.begin(), out.exits.end(), out.closers.begin(), out.closers.end(), std::back_inserter(nodes));
+    for (uint32_t node : nodes) {
+        const std::string path = v.path(node);
+        out.ends.push_back(measure(std::string_view(path).substr(0, path.size() - 1)));
+        out.ends.back().node = node;
+    }
+}
+
+}  // namespace
+
+FreeText make_free_text(const Vocabulary& v) {
     Exprs x{Options{}};
     ExprId e = x.json_body(x.any_text());
     if (!ByteSet::all().within(v.single_bytes())) {
         e = x.intersect({e, x.repeat(x.bytes(v.single_bytes()), 0, kInfinite)});
         if (!x.live(e)) e = kEmpty;
     }
-    return walk_trie(x, v, e);
+    FreeText out;
+    out.words.assign(v.words(), 0u);
+    if (e == kEmpty) {
+        out.tails.build({});
+        out.escaped.build({});
+        return out;
+    }
+    Walk walk(x, v);
+    walk.all(e);
+    LexemeMask mask = walk.take();
+    mask.bits.copy_to(out.words.data(), out.words.size(), nullptr);
+    out.exits = std::move(mask.exits);
+    out.closers = std::move(mask.closers);
+
+    std::vector<std::pair<std::string, uint32_t>> tails;
+    for (uint32_t exit : out.exits) {
+        bool late = false;
+        for (uint32_t k = v.token_begin(exit + 1); k < v.token_begin(v.end(exit)); ++k) {
+            std::string tail = v.token(v.ids[k]).substr(v.depth(exit));
+            late |= std::count(tail.begin(), tail.end(), '"') >= 2;
+            tails.push_back({std::move(tail), v.ids[k]});
+        }
+        if (late) out.late.push_back(exit);
+    }
+    std::sort(tails.begin(), tails.end());
+    std::vector<std::pair<std::string_view, uint32_t>> entries(tails.begin(), tails.end());
+    out.tails.build(entries);
+    auto escaped = [&](uint32_t node) {
+        for (uint32_t up = node; up != 0; up = v.parent(up))
+            if (v.byte(up) == '\\') return true;
+        return false;
+    };
+    std::set_union(out.exits.begin(), out.exits.end(), out.closers.begin(), out.closers.end(), std::back_inserter(out.escaped_ends));
+    std::erase_if(out.escaped_ends, [&](uint32_t node) { return !escaped(node); });
+    add_tables(v, out);
+    return out;
 }
 
 }  // namespace safegen

@@ -10,13 +10,19 @@ Compiled::Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocab
 }
 
 std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
-    if (e == free_text) return vocabulary->free_text();
+    if (e == free_text) return nullptr;
     if (auto known = lexemes.find(e)) return known;
     constexpr int kBroad = 90;  // a state with this many first bytes is a string's
     Exprs& x = grammar->exprs();
     const bool broad = x.expansion(e)->first.count() >= kBroad && free_text != kEmpty;
-    auto mask = std::make_shared<const LexemeMask>(
-        broad ? walk_difference(x, *vocabulary, e, free_text, *vocabulary->free_text()) : walk_trie(x, *vocabulary, e));
+    auto make = [&]() -> LexemeMask {
+        constexpr int kWide = 14;  // below, there is little to walk
+        if (free_text != kEmpty && x.expansion(e)->first.count() >= kWide)
+            if (const auto run = x.char_run(e))
+                if (auto mask = mask_of_run(x, *vocabulary, e, *run)) return std::move(*mask);
+        return broad ? walk_difference(x, *vocabulary, e, free_text) : walk_trie(x, *vocabulary, e);
+    };
+    auto mask = std::make_shared<const LexemeMask>(make());
     lexemes.put(e, mask);
     return mask;
 }
@@ -85,55 +91,109 @@ Matcher::Matcher(std::shared_ptr<Compiled> compiled) : compiled_(std::move(compi
 }
 
 namespace {
-void set_tokens(const Vocabulary& v, uint32_t node, uint32_t* row) {
-    for (uint32_t k = v.token_begin[node]; k < v.token_begin[node + 1]; ++k) row[v.ids[k] / 32] |= 1u << (v.ids[k] % 32);
-}
-void clear_tokens(const Vocabulary& v, uint32_t from, uint32_t to, uint32_t* row) {
-    for (uint32_t k = v.token_begin[from]; k < v.token_begin[to]; ++k) row[v.ids[k] / 32] &= ~(1u << (v.ids[k] % 32));
-}
 // A state that nothing legal follows. One that failed as a whole stays legal to reach: reaching it is what takes it back.
 bool hopeless(const State& state) { return state.dead() && state.failures.empty(); }
 }  // namespace
 
-void Matcher::walk(uint32_t node, const State& state, std::string& text, uint32_t* row) const {
-    const Vocabulary& v = *compiled_->vocabulary;
+void Matcher::walk(const Trie& t, uint32_t node, const State& state, std::string& text, Draft& row) const {
     if (state.tops.empty()) return;
     const bool sensitive = state.sensitive();
+    if (!sensitive && std::none_of(state.tops.begin(), state.tops.end(), Machine::decides_by_key)) {
+        for (const Top& top : state.tops) walk_lexeme(t, node, top, text, row);
+        return;
+    }
     const ByteSet first = machine_.first(state, text);
-    for (uint32_t child = node + 1; child < v.end[node]; child = v.end[child]) {
-        if (!first.has(v.byte[child])) continue;
-        const bool leaf = v.end[child] == child + 1;
-        if (!sensitive) set_tokens(v, child, row);
+    for (uint32_t place = t.kids(node); place < t.kids(node + 1); ++place) {
+        if (!first.has(t.kid_byte(place))) continue;
+        const uint32_t child = t.kid(place);
+        const bool leaf = !t.has_children(child);
+        if (!sensitive) t.set_tokens(child, row);
         if (leaf && !sensitive) continue;
-        text.push_back(static_cast<char>(v.byte[child]));
-        const State next = machine_.step(state, v.byte[child], text);
-        if (sensitive && !hopeless(next)) set_tokens(v, child, row);
-        if (!leaf) walk(child, next, text, row);
+        text.push_back(static_cast<char>(t.byte(child)));
+        const State next = machine_.step(state, t.byte(child), text);
+        if (sensitive && !hopeless(next)) t.set_tokens(child, row);
+        if (!leaf) walk(t, child, next, text, row);
         text.pop_back();
     }
 }
 
+// What follows the end of a lexeme, for all of its ends.
+const State& Matcher::Ending::after(const std::string& text) {
+    // What follows a key, or an item that must be new, depends on it. What follows anything else is the same wherever it
+    // ends, but for where the keys begin that are next.
+    const bool by_text = top.frame->phase == Frame::ObjectKey || top.frame->sensitive;
+    if (by_text || known == SIZE_MAX || (known != text.size() && !movable)) {
+        state = machine.finish(top, text);
+        movable = state.outer() == kInfinite && !state.sensitive();  // no open node counts from a place in the text
+    } else if (known != text.size()) {
+        for (Top& next : state.tops)
+            if (next.start == known) next.start = static_cast<uint32_t>(text.size());
+    }
+    known = text.size();
+    return state;
+}
+
+// The part of a walk within one lexeme, which needs no more than its expression; on from where it may end.
+void Matcher::walk_lexeme(const Trie& t, uint32_t node, const Top& top, std::string& text, Draft& row) const {
+    struct Level {
+        uint32_t place, last;  // of the children that are left
+        const Expansion* from;
+    };
+    Exprs& x = compiled_->grammar->exprs();
+    const size_t size = text.size();
+    Ending ending{machine_, top};
+    std::vector<Level> levels{{t.kids(node), t.kids(node + 1), x.expansion(top.expr)}};
+    while (!levels.empty()) {
+        Level& level = levels.back();
+        ExprId next = kEmpty;
+        while (level.place < level.last && (next = level.from->next(t.kid_byte(level.place))) == kEmpty) ++level.place;
+        if (level.place == level.last) {
+            levels.pop_back();
+            continue;
+        }
+        const uint8_t byte = t.kid_byte(level.place);
+        const uint32_t child = t.kid(level.place++);
+        t.set_tokens(child, row);
+        if (!t.has_children(child)) continue;
+        text.resize(size + levels.size());
+        text.back() = static_cast<char>(byte);
+        if (x.nullable(next)) walk(t, child, ending.after(text), text, row);
+        if (next != kEpsilon) levels.push_back({t.kids(child), t.kids(child + 1), x.expansion(next)});
+    }
+    text.resize(size);
+}
+
 void Matcher::fill_row(Position& at, uint32_t* row) const {
     const Vocabulary& v = *compiled_->vocabulary;
+    const uint32_t* base = compiled_->free().words.data();
     const bool shared = !at.stopped && at.forced.empty() && excluded_.empty();
     const auto key = shared ? machine_.mask_key(at.state, at.text) : std::nullopt;
     if (key)
-        if (const auto known = compiled_->rows.find(*key)) {
-            std::copy(known->words.begin(), known->words.end(), row);
-            return;
-        }
-    std::fill(row, row + v.words(), 0u);
+        if (const auto known = compiled_->rows.find(*key)) return known->copy_to(row, v.words(), base);
+    thread_local Draft draft;
+    draft_row(at, draft);
+    draft.copy_to(row);
+    if (key) compiled_->rows.put(*key, std::make_shared<const Bits>(draft.bits()));
+}
+
+void Matcher::draft_row(Position& at, Draft& row) const {
+    const Vocabulary& v = *compiled_->vocabulary;
+    std::vector<std::shared_ptr<const LexemeMask>> masks;
+    const bool inside = !at.stopped && at.forced.empty();
+    if (inside)
+        for (const Top& top : at.state.tops) masks.push_back(compiled_->lexeme_mask(top.expr));
+    const bool free = masks.size() == 1 && (!masks[0] || masks[0]->base);
+    row.begin(v.words(), free ? compiled_->free().words.data() : nullptr);
     if (at.stopped || (at.forced.empty() && at.state.can_end))
-        for (uint32_t id : v.stop_ids()) row[id / 32] |= 1u << (id % 32);
+        for (uint32_t id : v.stop_ids()) row.set(id);
     if (at.stopped) return;
-    if (at.forced.empty()) fill_state(at.state, at.text, row);
+    if (inside) fill_state(at.state, masks, at.text, row);
     else fill_forced(at, row);
     if (!excluded_.empty()) drop_excluded(at.text, row);
-    if (key) compiled_->rows.put(*key, std::make_shared<const MaskRow>(MaskRow{{row, row + v.words()}}));
 }
 
 // Along the one path of the forced bytes, then freely past its end.
-void Matcher::fill_forced(Position& at, uint32_t* row) const {
+void Matcher::fill_forced(Position& at, Draft& row) const {
     const Vocabulary& v = *compiled_->vocabulary;
     State state = at.state;
     uint32_t node = 0;
@@ -142,86 +202,145 @@ void Matcher::fill_forced(Position& at, uint32_t* row) const {
         const auto byte = static_cast<uint8_t>(at.forced[i]);
         at.text.push_back(at.forced[i]);
         state = machine_.step(state, byte, at.text);
-        uint32_t child = node + 1;
-        while (child < v.end[node] && v.byte[child] != byte) child = v.end[child];
-        if (child >= v.end[node]) {
+        node = v.child(node, byte);
+        if (node == 0) {
             at.text.resize(size);
             return;
         }
-        node = child;
-        set_tokens(v, node, row);
+        v.set_tokens(node, row);
     }
-    walk(node, state, at.text, row);
+    walk(v, node, state, at.text, row);
     at.text.resize(size);
 }
 
-void Matcher::fill_state(const State& state, std::string& text, uint32_t* row) const {
-    const Vocabulary& v = *compiled_->vocabulary;
-    for (const Top& top : state.tops) {
-        if (!Machine::decides_by_key(top) && !top.frame->sensitive) {
-            fill_top(top, text, row);
+void Matcher::fill_state(const State& state, const std::vector<std::shared_ptr<const LexemeMask>>& masks, std::string& text, Draft& row) const {
+    for (size_t i = 0; i < masks.size(); ++i) {
+        const Top& top = state.tops[i];
+        const LexemeMask* mask = masks[i].get();
+        const bool drops = !mask || mask->base || top.frame->sensitive || Machine::decides_by_key(top);
+        if (!drops || masks.size() == 1) {
+            fill_top(top, mask, text, row);
             continue;
         }
-        std::vector<uint32_t> own(v.words(), 0u);  // apart, so that what it drops stays legal where another top allows it
-        fill_top(top, text, own.data());
-        for (size_t i = 0; i < own.size(); ++i) row[i] |= own[i];
+        thread_local Draft own;  // what this top drops may be legal for another
+        own.begin(compiled_->vocabulary->words(), !mask || mask->base ? compiled_->free().words.data() : nullptr);
+        fill_top(top, mask, text, own);
+        row.add(own);
     }
 }
 
-void Matcher::fill_top(const Top& top, std::string& text, uint32_t* row) const {
+// row: this top's alone, from the free string's row where that is its base; shared only by tops that drop nothing.
+void Matcher::fill_top(const Top& top, const LexemeMask* mask, std::string& text, Draft& row) const {
+    const FreeText& free = compiled_->free();
+    std::vector<uint32_t> exits;
+    if (!walk_tails(top, mask, text, row)) {
+        if (mask) mask->each_exit([&](uint32_t node) { exits.push_back(node); });
+        else exits = free.exits;
+    } else if (mask) {
+        exits = mask->exits;
+    }
+    if (mask) row.add(mask->bits, free.words.data());
+    else row.add(free.words.data());
+    walk_exits(top, exits, text, row);
+    if (Machine::decides_by_key(top)) drop_repeated_keys(top, mask, text, row);
+    if (top.frame->sensitive) drop_repeated_items(top, mask, text, row);
+}
+
+// Whether all keys that are not declared have the same value, so that what follows does not depend on which one it is.
+bool Matcher::value_is_fixed(const Top& top) const {
+    const Node& node = compiled_->grammar->node(top.frame->node);
+    return node.object && node.object->extras.size() == 1;
+}
+
+// What may follow the closing quotes of a string, for all of them at once. False, and nothing done, when it depends on
+// the string, or when few quotes may close it.
+bool Matcher::walk_tails(const Top& top, const LexemeMask* mask, std::string& text, Draft& row) const {
+    constexpr size_t kFew = 24;
     const Vocabulary& v = *compiled_->vocabulary;
-    const auto mask = compiled_->lexeme_mask(top.expr);
-    for (size_t i = 0; i < mask->words.size(); ++i) row[i] |= mask->words[i];
-    for (uint32_t id : mask->tokens) row[id / 32] |= 1u << (id % 32);
-    const bool by_text = top.frame->phase == Frame::ObjectKey || top.frame->sensitive;
-    if (Machine::decides_by_key(top)) drop_repeated_keys(top, *mask, text, row);
-    if (top.frame->sensitive) drop_repeated_items(top, *mask, text, row);
-    State after;
-    bool movable = false;
-    size_t known = SIZE_MAX;
-    for (uint32_t exit : mask->exits) {
-        const size_t size = text.size();
-        text += v.path(exit);
-        // What follows a key, or an item that must be new, depends on it. What follows anything else is the same
-        // wherever it ends, but for where the keys begin that are next.
-        if (by_text || known == SIZE_MAX || (known != text.size() && !movable)) {
-            after = machine_.finish(top, text);
-            movable = after.outer() == kInfinite && !after.sensitive();  // no open node counts from a place in the text
-        } else if (known != text.size()) {
-            for (Top& next : after.tops)
-                if (next.start == known) next.start = static_cast<uint32_t>(text.size());
+    const FreeText& free = compiled_->free();
+    if ((mask && !mask->base) || top.frame->sensitive) return false;
+    std::vector<uint32_t> dropped;  // exits that are no ends here
+    if (mask) {
+        for (const auto& [from, to] : mask->skips) {
+            const auto begin = std::lower_bound(free.exits.begin(), free.exits.end(), from);
+            dropped.insert(dropped.end(), begin, std::lower_bound(begin, free.exits.end(), to));
         }
-        known = text.size();
-        walk(exit, after, text, row);
+    }
+    if (free.exits.size() < dropped.size() + kFew) return false;
+
+    std::vector<uint32_t> apart;  // ends of keys that are declared, and those after which another key may be read
+    const bool by_key = top.frame->phase == Frame::ObjectKey;
+    if (by_key) {
+        if (!value_is_fixed(top) || text.find('\\', top.start) != std::string::npos) return false;
+        const auto& parted = mask ? mask->parted : apart;
+        std::set_union(parted.begin(), parted.end(), free.late.begin(), free.late.end(), std::back_inserter(apart));
+        std::vector<uint32_t> legal;
+        std::set_difference(apart.begin(), apart.end(), dropped.begin(), dropped.end(), std::back_inserter(legal));
+        std::swap(apart, legal);
+    }
+    // Any of the others stands for all of them.
+    const size_t size = text.size();
+    State after;
+    size_t tried = 0;
+    for (size_t i = 0; i < free.exits.size() && tried < 8 && after.tops.empty(); ++i) {
+        if (std::binary_search(dropped.begin(), dropped.end(), free.exits[i]) || std::binary_search(apart.begin(), apart.end(), free.exits[i])) continue;
+        text.resize(size);
+        v.append_path(free.exits[i], text);
+        after = machine_.finish(top, text);
+        ++tried;
+        if (!by_key) break;
+    }
+    const bool general = tried != 0 && (!by_key || !after.tops.empty()) && after.outer() == kInfinite && !after.sensitive();
+    if (general) {
+        walk(free.tails, 0, after, text, row);
+        for (uint32_t exit : dropped) v.clear_tokens(exit + 1, v.end(exit), row);
+        for (uint32_t exit : apart) v.clear_tokens(exit + 1, v.end(exit), row);
+    }
+    text.resize(size);
+    if (general) walk_exits(top, apart, text, row);
+    return general;
+}
+
+void Matcher::walk_exits(const Top& top, const std::vector<uint32_t>& exits, std::string& text, Draft& row) const {
+    const Vocabulary& v = *compiled_->vocabulary;
+    const size_t size = text.size();
+    Ending ending{machine_, top};
+    for (uint32_t exit : exits) {
+        v.append_path(exit, text);
+        walk(v, exit, ending.after(text), text, row);
         text.resize(size);
     }
 }
 
-// Tokens that would close a key which the object already holds.
-void Matcher::drop_repeated_keys(const Top& top, const LexemeMask& mask, std::string& text, uint32_t* row) const {
+// Tokens that would close a key which the object already holds, and all that go on behind it.
+void Matcher::drop_repeated_keys(const Top& top, const LexemeMask* mask, std::string& text, Draft& row) const {
     const Vocabulary& v = *compiled_->vocabulary;
+    const FreeText& free = compiled_->free();
     const std::string_view read = std::string_view(text).substr(top.start);
     const bool plain = read.find('\\') == std::string_view::npos;
-    std::vector<std::string> rests;  // raw spellings that would complete a seen key
-    if (plain) {
-        for (const std::string& key : top.frame->seen->extras)
-            if (read.empty() || key.compare(0, read.size() - 1, read.substr(1)) == 0)
-                rests.push_back((read.empty() ? "\"" + key : key.substr(read.size() - 1)) + "\"");
-        if (rests.empty() && !read.empty()) return;
+    auto drop = [&](uint32_t node) {
+        if (Machine::repeats_key(top, std::string(read) + v.path(node))) v.clear_tokens(node, v.end(node), row);
+    };
+    if (!plain || (mask && !mask->base)) {
+        auto each = [&](uint32_t node) { drop(node); };
+        if (mask) mask->each_closer(each), mask->each_exit(each);
+        else std::for_each(free.closers.begin(), free.closers.end(), each), std::for_each(free.exits.begin(), free.exits.end(), each);
+        return;
     }
-    for (uint32_t node : mask.closers) {
-        const std::string path = v.path(node);
-        bool repeated;
-        if (plain && path.find('\\') == std::string::npos)
-            repeated = std::find(rests.begin(), rests.end(), path) != rests.end();
-        else
-            repeated = Machine::repeats_key(top, std::string(read) + path);
-        if (repeated) clear_tokens(v, node, node + 1, row);
+    for (const std::string& key : top.frame->seen->extras) {
+        if (!read.empty() && key.compare(0, read.size() - 1, read.substr(1)) != 0) continue;
+        const std::string rest = (read.empty() ? "\"" + key : key.substr(read.size() - 1)) + "\"";
+        if (const uint32_t node = v.find(rest)) v.clear_tokens(node, v.end(node), row);
+    }
+    for (uint32_t node : free.escaped_ends) drop(node);
+    if (mask) {
+        std::for_each(mask->closers.begin(), mask->closers.end(), drop);
+        std::for_each(mask->exits.begin(), mask->exits.end(), drop);
     }
 }
 
 // Tokens that would end an item which its unique array already holds, where the item could not go on either.
-void Matcher::drop_repeated_items(const Top& top, const LexemeMask& mask, std::string& text, uint32_t* row) const {
+void Matcher::drop_repeated_items(const Top& top, const LexemeMask* mask, std::string& text, Draft& row) const {
     const Vocabulary& v = *compiled_->vocabulary;
     const size_t size = text.size();
     // A string read as a whole item: only an equal rest can repeat, unless escapes are about.
@@ -238,16 +357,18 @@ void Matcher::drop_repeated_items(const Top& top, const LexemeMask& mask, std::s
         if (rests.empty()) return;
     }
     if (top.frame->phase == Frame::ArrayItem && !top.frame->items) return;
-    for (uint32_t node : mask.closers) {
+    auto drop = [&](uint32_t node) {
         const std::string path = v.path(node);
-        if (plain && path.find('\\') == std::string::npos && std::find(rests.begin(), rests.end(), path) == rests.end()) continue;
+        if (plain && path.find('\\') == std::string::npos && std::find(rests.begin(), rests.end(), path) == rests.end()) return;
         ExprId rest = top.expr;
         for (char c : path) rest = compiled_->grammar->exprs().next(rest, static_cast<uint8_t>(c));
-        if (!compiled_->grammar->exprs().expansion(rest)->first.empty()) continue;
+        if (!compiled_->grammar->exprs().expansion(rest)->first.empty()) return;
         text += path;
-        if (hopeless(machine_.finish(top, text))) clear_tokens(v, node, node + 1, row);
+        if (hopeless(machine_.finish(top, text))) v.clear_tokens(node, node + 1, row);
         text.resize(size);
-    }
+    };
+    if (mask) mask->each_closer(drop);
+    else std::for_each(compiled_->free().closers.begin(), compiled_->free().closers.end(), drop);
 }
 
 bool Matcher::excluded(const std::string& text) const {
@@ -256,7 +377,7 @@ bool Matcher::excluded(const std::string& text) const {
     return false;
 }
 
-void Matcher::drop_excluded(const std::string& text, uint32_t* row) const {
+void Matcher::drop_excluded(const std::string& text, Draft& row) const {
     const Vocabulary& v = *compiled_->vocabulary;
     for (const Excluded& e : excluded_) {
         if (text.size() >= e.start + e.bytes.size()) continue;
@@ -265,18 +386,7 @@ void Matcher::drop_excluded(const std::string& text, uint32_t* row) const {
         if (text.compare(text.size() - read, read, e.bytes, 0, read) != 0) continue;
         std::string rest = e.bytes.substr(read);
         if (text.size() < e.start) rest = now_.forced.substr(0, e.start - text.size()) + rest;
-        uint32_t node = 0;
-        bool found = true;
-        for (char c : rest) {
-            uint32_t child = node + 1;
-            while (child < v.end[node] && v.byte[child] != static_cast<uint8_t>(c)) child = v.end[child];
-            if (child >= v.end[node]) {
-                found = false;
-                break;
-            }
-            node = child;
-        }
-        if (found) clear_tokens(v, node, v.end[node], row);
+        if (const uint32_t node = v.find(rest)) v.clear_tokens(node, v.end(node), row);
     }
 }
 
@@ -303,9 +413,13 @@ Matcher::Fed Matcher::feed(Position& at, uint32_t token) const {
     return Fed::Yes;
 }
 
-size_t Matcher::fill(const std::vector<uint32_t>& draft, int32_t* rows) const {
+size_t Matcher::fill(const std::vector<uint32_t>& draft, int32_t* rows) {
     const size_t words = compiled_->vocabulary->words();
     auto* out = reinterpret_cast<uint32_t*>(rows);
+    if (draft.empty()) {
+        fill_row(now_, out);
+        return 0;
+    }
     std::fill(out, out + words * (draft.size() + 1), 0u);
     Position at = now_;
     for (size_t i = 0;; ++i) {

@@ -68,16 +68,12 @@ private:
     std::unordered_map<Key, std::unique_ptr<Entry>, Hash> entries_;
 };
 
-struct MaskRow {
-    std::vector<uint32_t> words;
-    size_t memory_bytes() const { return words.size() * 4 + 160; }
-};
 struct KeyHash {
     size_t operator()(const Hash128& h) const { return h.a ^ h.b; }
     size_t operator()(ExprId e) const { return e; }
 };
 using LexemeCache = SharedCache<ExprId, LexemeMask, KeyHash>;
-using RowCache = SharedCache<Hash128, MaskRow, KeyHash>;
+using RowCache = SharedCache<Hash128, Bits, KeyHash>;
 
 // A program bound to a vocabulary.
 struct Compiled {
@@ -87,7 +83,8 @@ struct Compiled {
     LexemeCache lexemes;  // half of the bytes each
     RowCache rows;
     ExprId free_text;  // the free JSON string up to its closing quote
-    std::shared_ptr<const LexemeMask> lexeme_mask(ExprId e);
+    std::shared_ptr<const LexemeMask> lexeme_mask(ExprId e);  // null: the free text's
+    const FreeText& free() const { return vocabulary->free_text(); }
 };
 
 class Program {
@@ -118,7 +115,7 @@ class Matcher {
 public:
     explicit Matcher(std::shared_ptr<Compiled> compiled);
     // rows: (draft.size() + 1) * words, zeroed and filled. Returns the number of legal drafts.
-    size_t fill(const std::vector<uint32_t>& draft, int32_t* rows) const;
+    size_t fill(const std::vector<uint32_t>& draft, int32_t* rows);
     std::optional<WentBack> advance(const std::vector<uint32_t>& ids);
     size_t settled() const;  // tokens that nothing takes back any more
     std::string forced() const;
@@ -144,13 +141,26 @@ private:
     enum class Fed : uint8_t { Yes, Refused, Failed };
 
     void fill_row(Position& at, uint32_t* row) const;
-    void fill_forced(Position& at, uint32_t* row) const;
-    void fill_state(const State& state, std::string& text, uint32_t* row) const;
-    void fill_top(const Top& top, std::string& text, uint32_t* row) const;
-    void drop_repeated_keys(const Top& top, const LexemeMask& mask, std::string& text, uint32_t* row) const;
-    void drop_repeated_items(const Top& top, const LexemeMask& mask, std::string& text, uint32_t* row) const;
-    void drop_excluded(const std::string& text, uint32_t* row) const;
-    void walk(uint32_t node, const State& state, std::string& text, uint32_t* row) const;
+    void draft_row(Position& at, Draft& row) const;
+    void fill_forced(Position& at, Draft& row) const;
+    void fill_state(const State& state, const std::vector<std::shared_ptr<const LexemeMask>>& masks, std::string& text, Draft& row) const;
+    void fill_top(const Top& top, const LexemeMask* mask, std::string& text, Draft& row) const;
+    bool walk_tails(const Top& top, const LexemeMask* mask, std::string& text, Draft& row) const;
+    void walk_exits(const Top& top, const std::vector<uint32_t>& exits, std::string& text, Draft& row) const;
+    void drop_repeated_keys(const Top& top, const LexemeMask* mask, std::string& text, Draft& row) const;
+    void drop_repeated_items(const Top& top, const LexemeMask* mask, std::string& text, Draft& row) const;
+    void drop_excluded(const std::string& text, Draft& row) const;
+    void walk(const Trie& trie, uint32_t node, const State& state, std::string& text, Draft& row) const;
+    void walk_lexeme(const Trie& trie, uint32_t node, const Top& top, std::string& text, Draft& row) const;
+    struct Ending {
+        const Machine& machine;
+        const Top& top;
+        State state{};
+        bool movable = false;
+        size_t known = SIZE_MAX;
+        const State& after(const std::string& text);
+    };
+    bool value_is_fixed(const Top& top) const;
     bool excluded(const std::string& text) const;
     Fed feed(Position& at, uint32_t token) const;
     bool has_legal_token(Position& at) const;

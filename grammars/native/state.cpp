@@ -607,7 +607,7 @@ ByteSet Machine::first(const State& state, const std::string& text) const {
     for (const Top& top : state.tops) {
         const Expansion* x = grammar_.exprs().expansion(top.expr);
         ByteSet set = x->first;
-        if (decides_by_key(top) && text.size() > top.start && set.has('"') && x->next['"'] == kEpsilon &&
+        if (decides_by_key(top) && text.size() > top.start && set.has('"') && x->next('"') == kEpsilon &&
             repeats_key(top, text.substr(top.start) + '"'))
             set.remove('"');
         out = out | set;

@@ -1,4 +1,4 @@
-// The bytes of a vocabulary's tokens as a trie in depth-first order: the subtree of node i is [i, end[i]).
+// A vocabulary: the bytes of its tokens as a trie, and what it knows about free JSON strings.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "grammars/native/byteset.hpp"
+#include "grammars/native/trie.hpp"
 
 namespace safegen {
 
-struct LexemeMask;
+struct FreeText;
 
-class Vocabulary {
+class Vocabulary : public Trie {
 public:
     // tokens[id]: the bytes of a token; an empty string marks ids that a constraint never produces.
     Vocabulary(std::vector<std::string> tokens, std::vector<uint32_t> stop_ids);
@@ -27,20 +28,8 @@ public:
     const ByteSet& single_bytes() const { return single_bytes_; }  // bytes that are tokens by themselves
     std::vector<uint32_t> fewest_tokens(std::string_view text) const;  // empty when the text cannot be spelled
 
-    // Mask of the free JSON string; computed on first use.
-    std::shared_ptr<const LexemeMask> free_text() const;
-
-    // Trie: node 0 is the root; parallel arrays.
-    uint32_t num_nodes() const { return static_cast<uint32_t>(byte.size()); }
-    std::vector<uint8_t> byte;
-    std::vector<uint16_t> depth;
-    std::vector<uint16_t> height;   // bytes of the longest path below
-    std::vector<uint32_t> end, parent;
-    std::vector<uint32_t> token_begin;  // ids of tokens that end at node i: ids[token_begin[i] .. token_begin[i + 1])
-    std::vector<uint32_t> ids;
-    uint16_t max_depth = 0;
-
-    std::string path(uint32_t node) const;
+    // What it offers within the free JSON string; computed on first use.
+    const FreeText& free_text() const;
 
 private:
     std::vector<std::string> tokens_;
@@ -48,7 +37,7 @@ private:
     ByteSet single_bytes_;
     uint64_t serial_;
     mutable std::once_flag free_text_once_;
-    mutable std::shared_ptr<const LexemeMask> free_text_;
+    mutable std::shared_ptr<const FreeText> free_text_;
 };
 
 }  // namespace safegen
