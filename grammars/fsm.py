@@ -23,23 +23,23 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from outlines_core import Index  # type: ignore[import-untyped]
 from outlines_core import Vocabulary as OutlinesVocabulary
 
 from safegen._native import Builder, LimitExceeded, Program
 from safegen.errors import GrammarError
-from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract, words_per_row
-from safegen.grammars.matcher import NativeConstraint
+from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract
+from safegen.grammars.disk_cache import DiskCache
 from safegen.grammars.options import Limits
 from safegen.grammars.regex_lowering import RegexLowering
 from safegen.grammars.regex_syntax import parse_regex
 from safegen.grammars.regex_tree import Kind, Pattern
+from safegen.grammars.token_fsm import NO_TOKEN, TokenFsm, Transitions
 from safegen.grammars.unicode_sets import Ranges, complement, normalise
 from safegen.grammars.vocabulary import Vocabulary
 
 _MAX_FORCED = 4096
-_NONE = -1
+_FORMAT = "1"
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,28 @@ class FsmProgram:
     _tables: dict[str, TokenFsm] = field(default_factory=dict, repr=False, compare=False)
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
-    def table(self, vocabulary: Vocabulary) -> TokenFsm:
-        """Made at the first use with a vocabulary. Raises GrammarError."""
+    def table(self, vocabulary: Vocabulary, cache: DiskCache | None = None) -> TokenFsm:
+        """Made at the first use with a vocabulary, or read from the cache. Raises GrammarError."""
         with self._lock:
             if vocabulary.fingerprint not in self._tables:
-                self._tables[vocabulary.fingerprint] = token_fsm(self, vocabulary)
+                self._tables[vocabulary.fingerprint] = self._made(vocabulary, cache)
             return self._tables[vocabulary.fingerprint]
 
-    def constraint(self, vocabulary: Vocabulary) -> FsmConstraint:
-        return FsmConstraint(self.table(vocabulary))
+    def constraint(self, vocabulary: Vocabulary, cache: DiskCache | None = None) -> FsmConstraint:
+        return FsmConstraint(self.table(vocabulary, cache))
+
+    def _made(self, vocabulary: Vocabulary, cache: DiskCache | None) -> TokenFsm:
+        key = ("token fsm", _FORMAT, vocabulary.fingerprint, self.pattern)
+        content = None if cache is None else cache.get(*key)
+        transitions = None if content is None else Transitions.unpacked(content, vocabulary)
+        if transitions is not None:
+            fsm = TokenFsm.over(vocabulary, self.program, transitions)
+            if fsm.agrees() is None:
+                return fsm
+        made = token_fsm(self, vocabulary)
+        if cache is not None:
+            cache.put(made.transitions.packed(), *key)
+        return made
 
 
 def compile_fsm(pattern: str, program: Program, limits: Limits) -> FsmProgram:
@@ -138,49 +151,14 @@ def end_mark(tree: Pattern) -> str:
     return chr(free[-1][1])
 
 
-@dataclass(frozen=True, slots=True)
-class TokenFsm:
-    """A trimmed deterministic automaton over token ids; state 0 is the first.
-
-    masks: [states, ceil(vocab_size / 32)] int32, packed as in MaskRows, stop ids included. Transitions of state s are
-    tokens[offsets[s]:offsets[s + 1]], sorted, with their targets. texts: of each state, one that leads there.
-    """
-
-    vocabulary: Vocabulary
-    program: Program
-    masks: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-    tokens: NDArray[np.int32]
-    targets: NDArray[np.int32]
-    is_final: NDArray[np.bool_]
-    texts: tuple[bytes, ...]
-    closings: tuple[int, ...]  # of each state: the first token of the shortest way to an end, -1 at an end
-    stop_row: NDArray[np.int32]
-
-    @property
-    def num_states(self) -> int:
-        return len(self.is_final)
-
-    def next_state(self, state: int, token: int) -> int | None:
-        begin, end = self.offsets[state], self.offsets[state + 1]
-        place = begin + int(np.searchsorted(self.tokens[begin:end], token))
-        return int(self.targets[place]) if place < end and self.tokens[place] == token else None
-
-    def dense(self) -> NDArray[np.int32]:
-        """[states, vocab_size] next states, -1 where there is none: the table for a device."""
-        table = np.full((self.num_states, self.vocabulary.size), _NONE, dtype=np.int32)
-        sources = np.repeat(np.arange(self.num_states), np.diff(self.offsets))
-        table[sources, self.tokens] = self.targets
-        return table
-
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self.masks, self.offsets, self.tokens, self.targets, self.is_final))
-
-
 def token_fsm(program: FsmProgram, vocabulary: Vocabulary) -> TokenFsm:
     """Raises GrammarError when no text can be spelled, or when the two machines differ."""
-    fsm = _Trimmed(_Indexed(program, vocabulary), program).fsm()
-    _compare(fsm)
+    trimmed = _Trimmed(_Indexed(program, vocabulary), program.pattern)
+    fsm = TokenFsm.over(vocabulary, program.program, trimmed.transitions())
+    differing = fsm.agrees()
+    if differing is not None:
+        place = f"after {differing!r:.80}"
+        raise GrammarError(f"outlines-core's index and the native machine differ {place}. Leave fsm out; report it.")
     return fsm
 
 
@@ -223,9 +201,8 @@ class _Indexed:
 class _Trimmed:
     """The states that lie on a way from the first to an end, in the order they are first met."""
 
-    def __init__(self, index: _Indexed, program: FsmProgram) -> None:
+    def __init__(self, index: _Indexed, pattern: str) -> None:
         self.vocabulary = index.vocabulary
-        self.program = program
         self.texts = {index.initial: b""}
         self.out: dict[int, dict[int, int]] = {}
         self.final: set[int] = set()
@@ -240,7 +217,7 @@ class _Trimmed:
                     pending.append(target)
         self.closing = self._closings()  # of the states that reach an end
         if index.initial not in self.closing:
-            raise GrammarError(f"This vocabulary cannot spell a text of {program.pattern[:80]!r}.")
+            raise GrammarError(f"This vocabulary cannot spell a text of {pattern[:80]!r}.")
 
     def _closings(self) -> dict[int, int]:
         """The first token of the way to an end with the fewest bytes, of those the fewest tokens (Dijkstra)."""
@@ -253,7 +230,7 @@ class _Trimmed:
             for target, (size, token) in best.items():
                 into.setdefault(target, []).append((size, token, state))
         found: dict[int, int] = {}
-        queue = [(0, 0, _NONE, state) for state in sorted(self.final)]
+        queue = [(0, 0, NO_TOKEN, state) for state in sorted(self.final)]
         while queue:
             size, num_tokens, token, state = heapq.heappop(queue)
             if state not in found:
@@ -263,59 +240,28 @@ class _Trimmed:
                         heapq.heappush(queue, (size + more, num_tokens + 1, first, source))
         return found
 
-    def fsm(self) -> TokenFsm:
+    def transitions(self) -> Transitions:
         states = [state for state in self.texts if state in self.closing]
         number = {state: place for place, state in enumerate(states)}
         kept = [[(t, number[to]) for t, to in self.out[state].items() if to in number] for state in states]
-        tokens = np.array([token for row in kept for token, _ in row], dtype=np.int32)
-        offsets = np.cumsum([0, *map(len, kept)], dtype=np.int64)
-        is_final = np.array([state in self.final for state in states], dtype=np.bool_)
-        stop_row = self._packed(np.array(sorted(self.vocabulary.stop_ids), dtype=np.int64))
-        masks = np.stack([self._packed(tokens[offsets[i] : offsets[i + 1]]) for i in range(len(states))])
-        masks[is_final] |= stop_row
-        return TokenFsm(
-            self.vocabulary,
-            self.program.program,
-            masks,
-            offsets,
-            tokens,
-            np.array([target for row in kept for _, target in row], dtype=np.int32),
-            is_final,
-            tuple(self.texts[state] for state in states),
-            tuple(self.closing[state] for state in states),
-            stop_row,
+        return Transitions(
+            offsets=np.cumsum([0, *map(len, kept)], dtype=np.int64),
+            tokens=np.array([token for row in kept for token, _ in row], dtype=np.int32),
+            targets=np.array([target for row in kept for _, target in row], dtype=np.int32),
+            is_final=np.array([state in self.final for state in states], dtype=np.bool_),
+            closings=np.array([self.closing[state] for state in states], dtype=np.int32),
+            texts=tuple(self.texts[state] for state in states),
         )
-
-    def _packed(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
-        bits = np.zeros(words_per_row(self.vocabulary.size) * 32, dtype=np.bool_)
-        bits[tokens] = True
-        return np.packbits(bits, bitorder="little").view(np.int32)
-
-
-def _compare(fsm: TokenFsm) -> None:
-    """Each state's row with that of the native machine after the same text."""
-    rows = MaskRows.allocate(1, fsm.vocabulary.size)
-    for state, text in enumerate(fsm.texts):
-        twin = NativeConstraint(fsm.program, fsm.vocabulary)
-        twin.advance(_path(fsm, text))
-        twin.fill([], rows)
-        if not np.array_equal(rows.words[0], fsm.masks[state]):
-            raise GrammarError(
-                f"outlines-core's index and the native machine differ after {text!r:.80}; leave fsm out, and report it."
-            )
-
-
-def _path(fsm: TokenFsm, text: bytes) -> list[int]:
-    return fsm.vocabulary.native.longest_match(text)
 
 
 class FsmConstraint:
     """Constraint state of one sequence over a table. Nothing is ever taken back."""
 
-    __slots__ = ("_fsm", "_num_tokens", "_state", "_stopped")
+    __slots__ = ("_fsm", "_num_tokens", "_state", "_stopped", "_ways")
 
     def __init__(self, fsm: TokenFsm) -> None:
         self._fsm = fsm
+        self._ways = fsm.transitions
         self._state = 0
         self._num_tokens = 0
         self._stopped = False
@@ -323,9 +269,9 @@ class FsmConstraint:
     def fill(self, draft: Sequence[int], rows: MaskRows) -> int:
         fsm, state, stopped = self._fsm, self._state, self._stopped
         rows.words[len(draft) :] = 0
-        for place, token in enumerate([*draft, _NONE]):
+        for place, token in enumerate([*draft, NO_TOKEN]):
             rows.words[place] = fsm.stop_row if stopped else fsm.masks[state]
-            after = None if token == _NONE else self._after(state, stopped, token)
+            after = None if token == NO_TOKEN else self._after(state, stopped, token)
             if after is None:
                 rows.words[place + 1 :] = 0
                 return place
@@ -348,8 +294,8 @@ class FsmConstraint:
         if stopped:
             return None
         if token in fsm.vocabulary.stop_ids:
-            return (state, True) if fsm.is_final[state] else None
-        target = fsm.next_state(state, token)
+            return (state, True) if self._ways.is_final[state] else None
+        target = self._ways.next_state(state, token)
         return None if target is None else (target, False)
 
     def settled(self) -> int:
@@ -357,7 +303,7 @@ class FsmConstraint:
 
     def forced(self) -> bytes:
         """The native machine's answer after a text that leads to the same state."""
-        begin = text = self._fsm.texts[self._state]
+        begin = text = self._ways.texts[self._state]
         program = self._fsm.program
         while not self._stopped and len(text) - len(begin) < _MAX_FORCED and not program.matches(text):
             following = program.expected(text)
@@ -367,18 +313,18 @@ class FsmConstraint:
         return text[len(begin) :]
 
     def can_end(self) -> bool:
-        return self._stopped or bool(self._fsm.is_final[self._state])
+        return self._stopped or bool(self._ways.is_final[self._state])
 
     def is_complete(self) -> bool:
-        fsm = self._fsm
-        return self._stopped or (self.can_end() and fsm.offsets[self._state] == fsm.offsets[self._state + 1])
+        offsets = self._ways.offsets
+        return self._stopped or (self.can_end() and bool(offsets[self._state] == offsets[self._state + 1]))
 
     def shortest_completion(self) -> tuple[int, ...]:
         state, ids = self._state, list[int]()
-        while not self._stopped and not self._fsm.is_final[state]:
-            token = self._fsm.closings[state]
+        while not self._stopped and not self._ways.is_final[state]:
+            token = int(self._ways.closings[state])
             ids.append(token)
-            after = self._fsm.next_state(state, token)
+            after = self._ways.next_state(state, token)
             assert after is not None  # a way to an end is made of transitions
             state = after
         return tuple(ids)

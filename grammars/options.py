@@ -13,7 +13,8 @@ Whitespace = Literal["compact", "flexible"]
 PropertyOrder = Literal["schema", "any"]
 Spelling = Literal["canonical", "any"]
 Formats = Literal["assert", "known", "annotation"]
-_MOST = {"max_digits": 10_000, "max_exponent_digits": 6, "max_nesting": 60_000, "cache_bytes": 1 << 62}
+_MOST = {"max_digits": 10_000, "max_exponent_digits": 6, "max_nesting": 60_000}
+_MOST |= dict.fromkeys(("cache_bytes", "disk_cache_bytes"), 1 << 62)
 _MOST_32_BITS = (1 << 32) - 2
 _MOST_S = 1_000_000  # infinity is none
 

@@ -9,6 +9,7 @@ under a lock). An engine that nobody refers to any more stops by itself, and so 
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -32,6 +33,7 @@ from safegen.run import Run
 from safegen.sampling import check_unsupported, merge_sampling
 
 if TYPE_CHECKING:
+    from safegen.grammars.disk_cache import DiskCache
     from safegen.grammars.vocabulary import Vocabulary
 
 _SPACE_TOKENS = 8  # that a template may put after a start marker
@@ -85,6 +87,18 @@ class Job:
     cache_salt: str | None
 
 
+def disk_cache(limits: Limits) -> DiskCache | None:
+    """The cache in the directory that SAFEGEN_CACHE_DIR names; without it nothing is kept on disk. Raises RequestError
+    when the directory cannot be used safely."""
+    directory = os.environ.get("SAFEGEN_CACHE_DIR")
+    if not directory:
+        return None
+    import safegen
+    from safegen.grammars.disk_cache import DiskCache
+
+    return DiskCache(directory, max_bytes=limits.disk_cache_bytes, version=safegen.__version__)
+
+
 class Runtime:
     """A model, ready to answer. max_context: tokens of prompt and answer together. max_num_seqs: sequences the engine
     runs at once; sizes the window of a batch."""
@@ -99,6 +113,7 @@ class Runtime:
         self._engine = engine
         self._tokenizer = tokenizer
         self._types = TypeCache(limits)
+        self._disk_cache = disk_cache(limits)
         self._vocabularies: dict[tuple[frozenset[int], frozenset[tuple[int, bytes]]], Vocabulary] = {}
         self._vocabulary_lock = threading.Lock()
         self._request_prefix = uuid.uuid4().hex[:8]
@@ -177,7 +192,7 @@ class Runtime:
         vocabulary = self._vocabulary(stop_ids, self._spoken(output_type, stop_ids))
         cache_bytes = self.limits.cache_bytes
         if output_type.fsm is not None:
-            return output_type.fsm.constraint(vocabulary)
+            return output_type.fsm.constraint(vocabulary, self._disk_cache)
         if output_type.think is None:
             from safegen.grammars.matcher import NativeConstraint
 

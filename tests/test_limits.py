@@ -21,7 +21,14 @@ from safegen.output_type import compile_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "limits.md"
 # Bounds on what an LLM does, tested with it: tests/sdk and tests/engine.
-RUNNING = {"max_queue", "max_retracts", "max_cached_types", "max_choice_nodes", "grammar_check_deadline_s"}
+RUNNING = {
+    "disk_cache_bytes",
+    "max_queue",
+    "max_retracts",
+    "max_cached_types",
+    "max_choice_nodes",
+    "grammar_check_deadline_s",
+}
 
 
 def nested(levels: int, keyword: str = "items") -> dict[str, Any]:

@@ -134,7 +134,7 @@ def test_rows_are_live_over_a_vocabulary_that_cannot_spell_everything() -> None:
     vocabulary = Vocabulary(tokens, [5])
     pattern = "a(b|y)|[yz]|bx"
     table = fsm.compile_fsm(pattern, compile_regex(pattern), LIMITS).table(vocabulary)
-    assert set(table.texts) == {b"", b"a", b"b", b"bx"}  # "bx" stands for "ab"; no token is "y" alone
+    assert set(table.transitions.texts) == {b"", b"a", b"b", b"bx"}  # "bx" stands for "ab"; no token is "y" alone
     with pytest.raises(GrammarError, match="cannot index"):
         fsm.compile_fsm("xz", compile_regex("xz"), LIMITS).table(vocabulary)
 
@@ -148,7 +148,7 @@ def test_dense_table_holds_every_transition() -> None:
         legal[STOP] = False
         assert np.array_equal(dense[state] >= 0, legal)
         for token in np.flatnonzero(legal):
-            assert table.next_state(state, int(token)) == dense[state, token]
+            assert table.transitions.next_state(state, int(token)) == dense[state, token]
 
 
 @pytest.mark.parametrize(
