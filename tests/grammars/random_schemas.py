@@ -36,11 +36,18 @@ def keywords_of(schema: Any) -> set[str]:
 
 
 class SchemaGenerator:
-    """formats: which ones are drawn. max_depth: applicators inside one another."""
+    """formats, patterns: which ones are drawn. max_depth: applicators inside one another."""
 
-    def __init__(self, rng: random.Random, formats: tuple[str, ...] = FORMATS, max_depth: int = 3) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        formats: tuple[str, ...] = FORMATS,
+        patterns: tuple[str, ...] = PATTERNS,
+        max_depth: int = 3,
+    ) -> None:
         self.rng = rng
         self.formats = formats
+        self.patterns = patterns
         self.max_depth = max_depth
         self._defs: dict[str, Any] = {}
 
@@ -78,7 +85,7 @@ class SchemaGenerator:
         schema: dict[str, Any] = {"type": "string"}
         kind = rng.random()
         if kind < 0.35:
-            schema["pattern"] = rng.choice(PATTERNS)
+            schema["pattern"] = rng.choice(self.patterns)
         elif kind < 0.55:
             schema["format"] = rng.choice(self.formats)
         if kind < 0.35 or kind > 0.7:
