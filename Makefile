@@ -7,7 +7,7 @@ export SAFEGEN_CASES ?= $(abspath ../shared/cases)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 NATIVE_SOURCES := $(wildcard grammars/native/*.?pp kernels/cpu/*.?pp safegen/*.cpp) CMakeLists.txt
 
-.PHONY: setup demo test test-full bench typecheck lint format native wheel-test clean
+.PHONY: setup demo test test-full bench typecheck lint format native sanitize fuzz wheel-test clean
 
 setup: $(VENV)/.ready
 
@@ -52,6 +52,14 @@ format: setup
 native: | build
 	cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/safegen > build/cmake.log 2>&1 || (cat build/cmake.log; exit 1)
 	cmake --build build/dev
+
+# The C++ under the sanitizers: the tests of the constraint machine and the CPU kernels, and every front end fuzzed.
+sanitize: setup
+	bash tests/native/sanitize.sh
+
+FUZZ_SECONDS ?= 600
+fuzz: setup
+	SAFEGEN_FUZZ_SECONDS=$(FUZZ_SECONDS) bash tests/native/sanitize.sh tests/native/test_fuzz.py
 
 wheel-test: setup
 	bash tests/wheel_test.sh

@@ -59,6 +59,8 @@ _CLASSES: dict[str, Ranges] = {
 _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = frozenset("0123456789")
 
+_MOST_TIMES = (1 << 32) - 2  # the machine counts in 32 bits, and one value stands for no bound
+
 
 def parse_regex(pattern: str, *, max_depth: int = 512, max_chars: int = 100_000, max_count: int = 1_000_000) -> Pattern:
     """Parse `pattern`. Raises GrammarError (with the column) when it is invalid, unsupported or beyond a bound."""
@@ -198,6 +200,8 @@ class _Parser:
         if len(low) > 10 or len(high) > 10:
             raise self._error("a count has more than ten digits", start)
         bounds = int(low), (int(high) if high else None) if comma else int(low)
+        if max(int(low), int(high or 0)) > _MOST_TIMES:
+            raise self._error(f"a count is more than {_MOST_TIMES:,}", start)
         if bounds[1] is not None and bounds[1] < bounds[0]:
             raise self._error(f"the count {{{low},{high}}} is reversed", start)
         return bounds

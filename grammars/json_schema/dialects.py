@@ -114,7 +114,7 @@ _SAME_PLACE: dict[str, str] = {}
 
 def view(schema: dict[str, Any], dialect: Dialect) -> View:
     """`schema`, whose keyword values have been checked, as 2020-12."""
-    schema = _with_countable_counts(schema)
+    schema = _with_countable_counts(schema, dialect)
     if dialect is DRAFT_2020:
         return View(schema, _SAME_PLACE)
     if "$ref" in schema and not dialect.ref_siblings:
@@ -137,9 +137,9 @@ def view(schema: dict[str, Any], dialect: Dialect) -> View:
     return View(words, places)
 
 
-def _with_countable_counts(schema: dict[str, Any]) -> dict[str, Any]:
+def _with_countable_counts(schema: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     """Counts past MAX_COUNT as MAX_COUNT (the machine has 32 bits): no text that can be made shows the difference."""
-    large = {word: MAX_COUNT for word in COUNT_WORDS & schema.keys() if schema[word] > MAX_COUNT}
+    large = {word: MAX_COUNT for word in COUNT_WORDS & schema.keys() & dialect.keywords if schema[word] > MAX_COUNT}
     return {**schema, **large} if large else schema
 
 

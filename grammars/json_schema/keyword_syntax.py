@@ -145,16 +145,16 @@ def problem(keyword: str, value: Any, dialect: Dialect) -> str | None:
 
 
 def subschemas(schema: dict[str, Any], dialect: Dialect) -> Iterator[tuple[dict[str, Any] | bool, str]]:
-    """(schema, relative pointer) of every schema directly inside; keyword values are of the right form."""
+    """(schema, relative pointer) of every schema directly inside; what is not of the right form is passed over."""
     for word in schema.keys() & _HOLDERS:
         if word not in dialect.keywords:
             continue
         value = schema[word]
         if isinstance(value, list):
-            yield from ((item, f"/{word}/{index}") for index, item in enumerate(value))
-        elif word in _ONE:
+            yield from ((item, f"/{word}/{index}") for index, item in enumerate(value) if _is_schema(item))
+        elif word in _ONE and _is_schema(value):
             yield value, f"/{word}"
-        else:
+        elif word not in _ONE and isinstance(value, dict):
             for name, member in value.items():
                 if _is_schema(member):
                     yield member, f"/{word}/{escape_token(name)}"

@@ -171,7 +171,7 @@ std::string Machine::listed_key(const Top& top, const std::string& read) const {
 // way taken, the byte that failed included.
 std::optional<std::string> Machine::greedy_completion(State state, std::string text, const Excludes& excluded, uint64_t& room, Trail& trail) const {
     const size_t begin = text.size();
-    trail = {text, {}};
+    trail = {text, {}, false};
     size_t limit = SIZE_MAX;  // well past the first estimate: where items repeat or keys collide, it is too low
     while (!state.can_end) {
         if (text.size() - begin > limit) return std::nullopt;
@@ -195,6 +195,7 @@ std::optional<std::string> Machine::greedy_completion(State state, std::string t
             text.push_back(c);
             trail.add(text, state);
             state = step(state, static_cast<uint8_t>(c), text);
+            trail.judged = !state.failures.empty();
             if (excluded(text)) return std::nullopt;
         }
     }
@@ -214,7 +215,8 @@ static uint64_t taste(uint8_t byte) {
 }
 
 // Where the greedy way fails (values that must differ, verified nodes): leaves it for another byte, as late as that
-// helps. A way that fails further on is followed in its stead, so that one value after the other gets right.
+// helps. A way that fails further on is followed in its stead, so that one value after the other gets right; but not
+// where a node failed as it closed, which more text in it may never mend.
 std::optional<std::string> Machine::repaired_completion(Trail way, const Excludes& excluded, uint64_t& room) const {
     for (size_t back = 1; back <= way.states.size() && room > 0;) {
         const State state = way.states[way.states.size() - back];
@@ -236,7 +238,7 @@ std::optional<std::string> Machine::repaired_completion(Trail way, const Exclude
             }
             text.pop_back();
             if (room == 0) break;
-            if (other.text.size() <= way.text.size()) continue;
+            if (other.judged || other.text.size() <= way.text.size()) continue;
             way = std::move(other);
             back = 1;
             break;
@@ -278,12 +280,13 @@ std::optional<std::string> Machine::searched_completion(const State& state, cons
 }
 
 std::string Machine::shortest_completion(const State& state, const std::string& text, const Excludes& excluded) const {
+    constexpr uint64_t kRoom = 30'000;  // some tenths of a second
     uint64_t room = UINT64_MAX;  // the greedy way is as long as the answer
     Trail trail;
     if (auto rest = greedy_completion(state, text, excluded, room, trail)) return *rest;
-    room = 100'000;  // some tenths of a second
+    room = kRoom;
     if (auto whole = repaired_completion(std::move(trail), excluded, room)) return whole->substr(text.size());
-    room = 100'000;
+    room = kRoom;
     if (auto whole = searched_completion(state, text, excluded, room)) return whole->substr(text.size());
     throw LimitExceeded("no completion was found");
 }

@@ -185,6 +185,7 @@ private:
     struct Trail {
         std::string text;
         std::deque<State> states;  // before each of the last bytes
+        bool judged = false;       // a verified node failed at the last byte
         void add(const std::string& longer, const State& before);
     };
     // Each takes its work from `room` and gives up when that is used up; the last two give the whole text.

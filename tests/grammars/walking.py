@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from safegen._native import Program
+from safegen._native import LimitExceeded, Program
 from safegen.errors import RetractsExhausted
 from safegen.grammars.constraint import MaskRows, NoCompletion
 from safegen.grammars.matcher import NativeConstraint
@@ -108,7 +108,9 @@ class Walker:
         text, twin = constraint.text(), constraint.fork()
         try:
             rest = constraint.shortest_completion()
-        except NoCompletion:
+        except NoCompletion as error:
+            if "max_states" in str(error):
+                raise LimitExceeded(str(error)) from error
             assert self.may_verify, text
             self.stats.unclosed += 1
             return
