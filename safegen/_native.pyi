@@ -140,11 +140,17 @@ class Builder:
         extras: Sequence[tuple[int, int]],
         low: int,
         high: int | None,
+        *,
+        meets: Sequence[int] = (),
+        conditions: int = 0,
     ) -> int:
         """properties: (decoded UTF-8 name, value node or None for a forbidden name, required), in the order they are
         to appear. extras: (expr over decoded key, value node), keys that are no declared property; the exprs must be
         disjoint; declared names and keys already seen are excluded by the machine. low, high: property counts.
-        extras come after all declared properties, in any order (any_order: everything in any order)."""
+        extras come after all declared properties, in any order (any_order: everything in any order).
+        conditions: how many (at most 4) some extra member must meet, one each or several at once. meets: for each of
+        the extras the bits of the conditions it meets; exprs that lead to different ones may then be equal, and those
+        that meet any must be endless."""
     def reserve(self) -> int:
         """A node to be defined later, for recursion."""
     def define(self, reserved: int, node: int) -> None: ...

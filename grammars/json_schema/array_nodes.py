@@ -23,7 +23,6 @@ from safegen.grammars.json_schema.terms import Term
 MAX_COUNTS = 4
 MAX_COUNT = 60_000
 _MAX_LISTED_VALUES = 256
-_LONG_KEY_CHARS = 256
 # Kinds of characters that may make a string longer: any, small and capital letters, digits.
 _MORE = (unicode_sets.ALL, ((0x61, 0x7A),), ((0x41, 0x5A),), ((0x30, 0x39),))
 Choices = list[tuple[int, int]]
@@ -131,14 +130,7 @@ class ArrayNodes:
     def _takes_more_keys(self, piece: ObjectPiece) -> bool:
         if piece.high is not None:
             return False
-        return any(
-            term is self.terms.true and (keys == self.objects.strings.anything or self._has_long_keys(keys))
-            for keys, term in piece.classes
-        )
-
-    def _has_long_keys(self, keys: int) -> bool:
-        long = self.builder.repeat(self.objects.strings.char, _LONG_KEY_CHARS, None)
-        return not self.builder.is_empty(self.builder.intersect([keys, long]))
+        return any(term is self.terms.true and self.objects.is_endless(keys) for keys, term in piece.classes)
 
     # Counted items.
 

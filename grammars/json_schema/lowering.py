@@ -19,9 +19,8 @@ from safegen.grammars.json_schema.canonical import Algebra, Shape
 from safegen.grammars.json_schema.enumeration import Enumeration
 from safegen.grammars.json_schema.keyword_syntax import CHECKS
 from safegen.grammars.json_schema.numbers import NumberPiece, NumberSet, canonical_text, is_multiple, literal
-from safegen.grammars.json_schema.objects import ObjectPiece
+from safegen.grammars.json_schema.object_nodes import ObjectNodes
 from safegen.grammars.json_schema.reader import Reader
-from safegen.grammars.json_schema.strings import encodable
 from safegen.grammars.json_schema.terms import Term
 from safegen.grammars.json_schema.verification import NotExact
 from safegen.grammars.options import Limits, SchemaOptions
@@ -48,6 +47,7 @@ class Lowering:
         self.verified: dict[tuple[str, str], str] = {}
         enumeration = Enumeration(algebra.objects, reader.shape)
         self._arrays = ArrayNodes(algebra.builder, algebra.objects, enumeration, self.node, self._note_verified)
+        self._objects = ObjectNodes(algebra.builder, algebra.objects, self.node)
         self._nodes: dict[Term, int | None] = {algebra.terms.false: None}
         self._pending: list[tuple[Term, Shape, int]] = []
 
@@ -172,7 +172,7 @@ class Lowering:
         if shape.null or shape.booleans or shape.numbers or shape.strings:
             nodes.append(self.builder.lexeme(self._scalars(shape, owner)))
         nodes += [self._arrays.node(piece) for piece in held.arrays]
-        nodes += [self._object(piece) for piece in held.objects]
+        nodes += [self._objects.node(piece) for piece in held.objects]
         if not nodes:
             return self.builder.lexeme(self.builder.empty())
         node = nodes[0] if len(nodes) == 1 else self.builder.union(nodes)
@@ -196,29 +196,14 @@ class Lowering:
                 arrays.append(replace(piece, contains=kept[:MAX_COUNTS]))
         for piece_ in shape.objects:
             for one in [piece_] if not piece_.some else self.algebra.objects.resolve(piece_):
-                for condition in one.some:
-                    loose_at[condition.pointer] = "a condition on keys that are not listed"
-                objects.append(replace(one, some=()))
+                held, others = self._objects.held(one) if one.some else (one, [])
+                for condition in others:
+                    loose_at[condition.pointer] = "a condition on keys of which there are few"
+                objects.append(held)
         return Shape(arrays=tuple(arrays), objects=tuple(objects)), loose_at
 
     def _note_verified(self, pointer: str, keyword: str, note: str) -> None:
         self.verified[pointer, keyword] = note
-
-    def _object(self, piece: ObjectPiece) -> int:
-        required = frozenset(piece.required)
-        properties: list[tuple[bytes, int | None, bool]] = []
-        names = dict.fromkeys((*piece.names, *piece.required))
-        # A name that only `required` lists comes after all that have a schema.
-        for name in names:
-            if encodable(name):
-                term = self.algebra.objects.value_term(piece, name)
-                properties.append((name.encode(), self.node(term), name in required))
-        extras = []
-        for keys, term in piece.classes:
-            node = self.node(term)
-            if node is not None:
-                extras.append((keys, node))
-        return self.builder.object(properties, extras, piece.low, piece.high)
 
     def _raise_unsatisfiable(self, root: Term) -> NoReturn:
         """Blame the deepest place that alone makes the root empty."""

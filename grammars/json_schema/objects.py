@@ -17,6 +17,7 @@ from safegen.grammars.json_schema.terms import Term, TermKind, TermTable
 
 KeyClasses = tuple[tuple[int, Term], ...]
 _LISTED_COUNTS = 16
+_MANY_KEYS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Objects:
                 pieces.append(replace(everything, names={name: terms.negate(term)}, required=(name,)))
         for keys, term in piece.classes:
             if term is not terms.true:
-                others = self._without_names(keys, piece.names)
+                others = self.without_names(keys, piece.names)
                 pieces.append(replace(everything, some=(Some(others, terms.negate(term), pointer),)))
         if piece.low:
             pieces.append(replace(everything, high=piece.low - 1))
@@ -196,11 +197,15 @@ class Objects:
         theirs = [name for name in piece.names if holder.names.get(name) is not self.terms.false]
         return theirs[: len(mine)] == mine
 
-    def _without_names(self, keys: int, names: dict[str, Term]) -> int:
+    def without_names(self, keys: int, names: dict[str, Term]) -> int:
         listed = [name.encode() for name in names if encodable(name)]
         if not listed:
             return keys
         return self.builder.intersect([keys, self.builder.complement(self.builder.strings(listed))])
+
+    def is_endless(self, keys: int) -> bool:
+        """Whether a language of keys is never used up, for all that an answer can hold."""
+        return keys == self.strings.anything or self.builder.count_up_to(keys, _MANY_KEYS) == _MANY_KEYS
 
     def resolve(self, piece: ObjectPiece) -> list[ObjectPiece]:
         """Equal pieces with as few `some` as can be."""
@@ -211,14 +216,15 @@ class Objects:
 
     def _resolve_entry(self, piece: ObjectPiece, entry: Some) -> list[ObjectPiece]:
         pieces = []
-        for name, term in piece.names.items():
+        listed = {name: self.value_term(piece, name) for name in (*piece.names, *piece.required)}
+        for name, term in listed.items():
             if encodable(name) and self.builder.matches_expr(entry.keys, name.encode()):
                 value = self.terms.all_of([term, entry.term])
                 required = piece.required if name in piece.required else (*piece.required, name)
                 one = replace(piece, names=piece.names | {name: value}, required=required)
                 if not self.is_plainly_empty(one):
                     pieces.append(one)
-        free = self._without_names(entry.keys, piece.names)
+        free = self.without_names(entry.keys, listed)
         for keys, term in piece.classes:
             wanted = self.terms.all_of([term, entry.term])
             if wanted is not self.terms.false and not self.builder.is_empty(self.builder.intersect([keys, free])):

@@ -72,7 +72,9 @@ public:
         return add(std::move(n));
     }
     NodeId object(const std::vector<std::tuple<nb::bytes, std::optional<NodeId>, bool>>& properties,
-                  const std::vector<std::pair<ExprId, NodeId>>& extras, uint32_t low, std::optional<uint32_t> high) {
+                  const std::vector<std::pair<ExprId, NodeId>>& extras, uint32_t low, std::optional<uint32_t> high,
+                  const std::vector<uint32_t>& meets, uint32_t conditions) {
+        if (conditions > kMaxConditions) throw std::invalid_argument("an object takes at most 4 conditions");
         Node n;
         n.kind = Node::Object;
         n.object = std::make_shared<ObjectSpec>();
@@ -81,7 +83,12 @@ public:
             if (!valid_utf8(text)) throw std::invalid_argument("a property name is not UTF-8");
             n.object->properties.push_back({text, value ? checked(*value) : kNoNode, required});
         }
-        for (const auto& [keys, value] : extras) n.object->extras.push_back({known(keys), checked(value)});
+        for (size_t i = 0; i < extras.size(); ++i) {
+            const uint32_t bits = i < meets.size() ? meets[i] : 0;
+            if (bits >> conditions) throw std::invalid_argument("an extra meets a condition that there is not");
+            n.object->extras.push_back({known(extras[i].first), checked(extras[i].second), bits});
+        }
+        n.object->conditions = (1u << conditions) - 1;
         n.object->low = low;
         n.object->high = high.value_or(kInfinite);
         return add(std::move(n));
@@ -320,7 +327,8 @@ void bind_grammars(nb::module_& m) {
         .def("counted_array", &Builder::counted_array, "prefix"_a, "rest"_a, "low"_a, "high"_a.none(), "contains"_a)
         .def("distinct_array", &Builder::distinct_array, "values"_a, "low"_a, "high"_a.none())
         .def("verified", &Builder::verified, "inner"_a, "predicate"_a, nb::kw_only(), "pointer"_a = "")
-        .def("object", &Builder::object, "properties"_a, "extras"_a, "low"_a, "high"_a.none())
+        .def("object", &Builder::object, "properties"_a, "extras"_a, "low"_a, "high"_a.none(), nb::kw_only(),
+             "meets"_a = std::vector<uint32_t>(), "conditions"_a = 0)
         .def("reserve", [](Builder& b) { return b.add(Node{}); })
         .def("define", &Builder::define, "reserved"_a, "node"_a)
         .def("node_is_empty", &Builder::node_is_empty, "node"_a, Release())

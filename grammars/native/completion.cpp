@@ -83,8 +83,13 @@ uint32_t Machine::members_cost(const Frame& frame) const {
         sum = saturating_add(sum, member_cost(p));
         ++count;
     }
+    if (const uint32_t unmet = o.conditions & ~static_cast<uint32_t>(frame.counts[0])) {
+        const auto cost = [&](const ExtraKeys& extra) { return saturating_add(6, g.cost(extra.value)); };
+        sum = saturating_add(sum, covers(o, cost, saturating_add)[unmet]);
+        count = saturating_add(count, covers(o, [&](const ExtraKeys& extra) { return g.alive(extra.value) ? 1u : kInfinite; }, saturating_add)[unmet]);
+    }
     uint32_t member = o.extra_cost, value = kInfinite;
-    for (const auto& [keys, extra] : o.extras) value = std::min(value, g.alive(extra) ? g.cost(extra) : kInfinite);
+    for (const auto& [keys, extra, meets] : o.extras) value = std::min(value, g.alive(extra) ? g.cost(extra) : kInfinite);
     for (const Property& p : o.properties)
         if (!p.required && g.alive(p.value)) member = std::min(member, member_cost(p)), value = std::min(value, g.cost(p.value));
     const bool reads_key = frame.phase == Frame::ObjectKey;
@@ -114,7 +119,31 @@ std::string Machine::required_key(const Top& top, const std::string& text) const
         }
         if (!any_order) break;
     }
-    return {};
+    return condition_key(top, text);
+}
+
+// The rest of a key whose member meets conditions that no member meets yet, when the key read so far can still become one.
+std::string Machine::condition_key(const Top& top, const std::string& text) const {
+    const Frame& frame = *top.frame;
+    const ObjectSpec& o = *grammar_.node(frame.node).object;
+    const uint32_t unmet = o.conditions & ~static_cast<uint32_t>(frame.counts[0]);
+    Exprs& exprs = grammar_.exprs();
+    uint32_t best_cost = kInfinite;
+    std::string best;
+    for (const ExtraKeys& extra : o.extras) {
+        if (!(extra.meets & unmet) || grammar_.cost(extra.value) >= best_cost) continue;
+        ExprId keys = exprs.intersect({o.extra_keys, extra.keys});
+        if (frame.seen) keys = exprs.intersect({keys, exprs.complement(exprs.strings(frame.seen->extras))});
+        ExprId rest = exprs.live(keys) ? grammar_.key(o, nullptr, keys) : kEmpty;
+        for (const char c : std::string_view(text).substr(top.start))
+            if (rest != kEmpty) rest = exprs.next(rest, static_cast<uint8_t>(c));
+        if (rest == kEmpty) continue;
+        const std::string path = exprs.shortest(rest);
+        if (!exprs.matches(top.expr, path)) continue;
+        best = path;
+        best_cost = grammar_.cost(extra.value);
+    }
+    return best;
 }
 
 // Shortest rest of a lexeme; for a key that its object already holds, that of a key it does not.

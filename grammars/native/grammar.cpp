@@ -277,7 +277,7 @@ void Grammar::derive_object(ObjectSpec& object) {
     object.key_set = x.string_set(std::move(spelled));
     std::vector<ExprId> live_extras;
     uint32_t cheapest = kInfinite;
-    for (const auto& [keys, value] : object.extras)
+    for (const auto& [keys, value, meets] : object.extras)
         if (alive(value) && x.live(keys)) {
             live_extras.push_back(keys);
             cheapest = std::min(cheapest, costs_[value]);
@@ -347,10 +347,15 @@ uint32_t Grammar::cost_of(NodeId id) const {
                 if (p.required) sum = saturating_add(sum, member), ++required;
                 else if (member != kInfinite) optional.push_back(member);
             }
+            if (o.conditions) {
+                const auto alive_cost = [&](const ExtraKeys& extra) { return exprs_->live(extra.keys) ? costs_[extra.value] : kInfinite; };
+                sum = saturating_add(sum, covers(o, [&](const ExtraKeys& extra) { return saturating_add(5, alive_cost(extra)); }, saturating_add)[o.conditions]);
+                required = saturating_add(required, covers(o, [&](const ExtraKeys& extra) { return alive_cost(extra) == kInfinite ? kInfinite : 1; }, saturating_add)[o.conditions]);
+            }
             if (required > o.high || o.low > o.high) return kInfinite;
             if (required < o.low) {
                 uint32_t extra = kInfinite;
-                for (const auto& [keys, value] : o.extras)
+                for (const auto& [keys, value, meets] : o.extras)
                     if (exprs_->live(keys) && costs_[value] != kInfinite) extra = std::min(extra, saturating_add(5, costs_[value]));
                 std::sort(optional.begin(), optional.end());
                 for (uint32_t k = 0; k < o.low - required; ++k) {
@@ -431,8 +436,10 @@ uint32_t Grammar::nesting_of(NodeId id) const {
                 else if (alive(p.value)) optional.push_back(nestings_[p.value]);
             }
             uint32_t extra = kInfinite;
-            for (const auto& [keys, value] : o.extras)
+            for (const auto& [keys, value, meets] : o.extras)
                 if (alive(value)) extra = std::min(extra, nestings_[value]);
+            const auto deeper = [](uint32_t a, uint32_t b) { return std::max(a, b); };
+            if (o.conditions) inner = std::max(inner, covers(o, [&](const ExtraKeys& e) { return nestings_[e.value]; }, deeper)[o.conditions]);
             std::sort(optional.begin(), optional.end());
             if (o.low > required) {
                 const uint32_t missing = o.low - required;
@@ -485,7 +492,7 @@ void Grammar::analyse() {
         if (!node.object) continue;
         for (const Property& p : node.object->properties)
             if (alive(p.value)) node.object->deepest = std::max(node.object->deepest, nestings_[p.value]);
-        for (const auto& [keys, value] : node.object->extras)
+        for (const auto& [keys, value, meets] : node.object->extras)
             if (alive(value)) node.object->deepest = std::max(node.object->deepest, nestings_[value]);
     }
 }

@@ -3,6 +3,7 @@
 // A Grammar is immutable and shared. Its lexemes live in one Exprs table. `for_alphabet` gives the same grammar with
 // every lexeme cut down to the bytes a vocabulary can spell one by one, so that byte liveness implies token liveness.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
@@ -30,10 +31,19 @@ struct KeyMemo {
     std::unordered_map<uint32_t, ExprId> keys;
 };
 
+constexpr uint32_t kMaxConditions = 4;
+
+struct ExtraKeys {
+    ExprId keys;         // decoded key language
+    NodeId value;
+    uint32_t meets = 0;  // bits of the conditions that such a member meets
+};
+
 struct ObjectSpec {
     std::vector<Property> properties;
-    std::vector<std::pair<ExprId, NodeId>> extras;  // decoded key language, value
+    std::vector<ExtraKeys> extras;         // languages disjoint, or equal with different values
     uint32_t low = 0, high = kInfinite;
+    uint32_t conditions = 0;               // bits: each must be met by some extra member; their keys are never used up
 
     // Derived.
     uint32_t key_set = 0;                  // in Exprs: names as they are spelled (with the closing quote), or decoded
@@ -47,6 +57,17 @@ struct ObjectSpec {
     std::shared_ptr<KeyMemo> memo;
     uint32_t extra_cost = kInfinite;       // bytes of the cheapest extra member, comma included
 };
+
+// By set of conditions: the least cost of extra members that meet them. cost(extra): of one; join: of one and the rest.
+template <class Cost, class Join>
+std::vector<uint32_t> covers(const ObjectSpec& object, Cost&& cost, Join&& join) {
+    std::vector<uint32_t> best(object.conditions + 1, kInfinite);
+    best[0] = 0;
+    for (uint32_t wanted = 1; wanted <= object.conditions; ++wanted)
+        for (const ExtraKeys& extra : object.extras)
+            if (extra.meets & wanted) best[wanted] = std::min(best[wanted], join(cost(extra), best[wanted & ~extra.meets]));
+    return best;
+}
 
 constexpr size_t kMaxContains = 4;
 using ContainsCounts = std::array<uint16_t, kMaxContains>;

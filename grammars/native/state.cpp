@@ -356,7 +356,22 @@ struct Machine::Step {
         return left;
     }
     bool may_close(const Frame& f) const {
-        return f.count >= g.node(f.node).object->low && required_left(f) == 0;
+        const ObjectSpec& o = *g.node(f.node).object;
+        return f.count >= o.low && required_left(f) == 0 && unmet(f, o) == 0;
+    }
+    // Conditions that no member meets yet; counts[0] holds those that are met.
+    static uint32_t unmet(const Frame& f, const ObjectSpec& o) { return o.conditions & ~static_cast<uint32_t>(f.counts[0]); }
+    // How many extra members it takes to meet these conditions.
+    uint32_t members_for(uint32_t conditions, const Frame& f, const ObjectSpec& o) const {
+        if (!conditions) return 0;
+        return covers(o, [&](const ExtraKeys& extra) { return g.alive(extra.value) && fits(extra.value, f) ? 1u : kInfinite; }, saturating_add)[conditions];
+    }
+    // Whether an extra member of this kind may follow.
+    bool takes(const ExtraKeys& extra, const Frame& f, const ObjectSpec& o) const {
+        if (!g.alive(extra.value) || !fits(extra.value, f)) return false;
+        if (o.high == kInfinite) return true;
+        const uint32_t others = saturating_add(required_left(f), members_for(unmet(f, o) & ~extra.meets, f, o));
+        return saturating_add(f.count + 1, others) <= o.high;
     }
 
     // Which declared names may come next, and whether an extra key may.
@@ -370,12 +385,13 @@ struct Machine::Step {
         Choice out;
         if (f.count >= o.high) return out;
         const uint32_t required = required_left(f);
-        const bool optional_fits = saturating_add(f.count + 1, required) <= o.high;
+        const uint32_t needed = saturating_add(required, o.high == kInfinite ? 0 : members_for(unmet(f, o), f, o));
+        const bool optional_fits = saturating_add(f.count + 1, needed) <= o.high;
         const auto n = static_cast<uint32_t>(o.properties.size());
         auto usable = [&](uint32_t i) {
             return g.alive(o.properties[i].value) && fits(o.properties[i].value, f) && (o.properties[i].required || optional_fits);
         };
-        const bool extras_live = o.extra_keys != kEmpty && optional_fits && extra_left(f, o);
+        const bool extras_live = o.extra_keys != kEmpty && extra_left(f, o);
         if (g.options().any_order) {
             out.declared.bits.assign(n / 64 + 1, 0);
             for (uint32_t i = 0; i < n; ++i)
@@ -418,9 +434,7 @@ struct Machine::Step {
         return o.extra_count >= std::max(o.low, 1u) ? kInfinite / 2 : o.extra_count - std::min(used, o.extra_count);
     }
     bool extra_left(const Frame& f, const ObjectSpec& o) const {
-        for (const auto& [keys, value] : o.extras)
-            if (g.alive(value) && fits(value, f)) return true;
-        return false;
+        return std::any_of(o.extras.begin(), o.extras.end(), [&](const ExtraKeys& extra) { return takes(extra, f, o); });
     }
     // A comma may only be read when a key can follow: with finitely many extra keys that asks the key language itself.
     bool has_member(const Frame& f) const { return key_expr(f) != kEmpty; }
@@ -441,9 +455,9 @@ struct Machine::Step {
         if (choice.extra) {
             std::vector<ExprId> parts;
             bool all_fit = true;
-            for (const auto& [keys, value] : o.extras)
-                if (g.alive(value)) {
-                    if (fits(value, f)) parts.push_back(keys);
+            for (const ExtraKeys& each : o.extras)
+                if (g.alive(each.value)) {
+                    if (takes(each, f, o)) parts.push_back(each.keys);
                     else all_fit = false;
                 }
             extra = all_fit ? o.extra_keys : g.exprs().intersect({o.extra_keys, g.exprs().alternate(parts)});
@@ -476,14 +490,18 @@ struct Machine::Step {
         } else {
             if (frame->seen && std::binary_search(frame->seen->extras.begin(), frame->seen->extras.end(), key)) return;
             next->index = static_cast<uint32_t>(o.properties.size());
-            for (const auto& [keys, value] : o.extras)
-                if (g.alive(value) && g.exprs().matches(keys, key)) {
-                    next->value = value;
-                    break;
-                }
             auto now = std::make_shared<Seen>(frame->seen ? *frame->seen : Seen{});
             now->extras.insert(std::lower_bound(now->extras.begin(), now->extras.end(), key), key);
             next->seen = std::move(now);
+            for (const ExtraKeys& extra : o.extras) {
+                if (!takes(extra, *frame, o) || !g.exprs().matches(extra.keys, key)) continue;
+                FramePtr with_value = moved(next, Frame::ObjectColon);
+                with_value->value = extra.value;
+                with_value->counts[0] |= static_cast<uint16_t>(extra.meets);
+                read(g.colon, with_value);
+                if (!o.conditions) return;
+            }
+            return;
         }
         read(g.colon, next);
     }

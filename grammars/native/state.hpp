@@ -83,7 +83,7 @@ struct Frame {
     uint32_t count = 0;    // members or items so far
     NodeId value = kNoNode;  // of the member whose key was read
     std::shared_ptr<const Seen> seen;
-    ContainsCounts counts{};  // of a counted array
+    ContainsCounts counts{};  // of a counted array; of an object the first holds the bits of the conditions that are met
     // Of nodes whose text as a whole decides: unique items and verified nodes.
     uint32_t start = 0;               // where the item or node began
     uint32_t inner = kInfinite;       // start of the innermost one that is open, this frame's own included
@@ -195,6 +195,7 @@ private:
     std::string shortest_key(const Top& top, const std::string& text) const;
     std::string listed_key(const Top& top, const std::string& read) const;
     std::string required_key(const Top& top, const std::string& text) const;
+    std::string condition_key(const Top& top, const std::string& text) const;
     uint32_t cost_after(const Frame& frame) const;
     uint32_t compute_cost(const Frame& frame) const;  // its parents' are known
     uint32_t items_cost(const Frame& frame) const;

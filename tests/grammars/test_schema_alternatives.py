@@ -21,9 +21,9 @@ NAMES = "abcde"
 class CountingBuilder(Builder):
     num_objects = 0
 
-    def object(self, *arguments: Any) -> int:
+    def object(self, *arguments: Any, **options: Any) -> int:
         CountingBuilder.num_objects += 1
-        return super().object(*arguments)
+        return super().object(*arguments, **options)
 
 
 def presence(draw: random.Random, depth: int = 2) -> dict[str, Any]:
@@ -136,3 +136,53 @@ def test_open_objects_that_differ_need_no_retract() -> None:
                 break
             assert matcher.advance([draw.choice(legal)]) is None
         assert matcher.can_end() or matcher.shortest_completion()
+
+
+SOME_KEY = {"not": {"propertyNames": {"not": {"pattern": "^x"}}}}
+SOME_VALUE = {"not": {"additionalProperties": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "rejected"),
+    [
+        (SOME_KEY, ['{"x":1}', '{"a":1,"x2":2}'], ["{}", '{"a":1}']),
+        (SOME_KEY | {"maxProperties": 1}, ['{"xy":1}'], ["{}", '{"a":1}', '{"a":1,"x":1}']),
+        (SOME_VALUE | {"minProperties": 2}, ['{"a":1,"b":""}', '{"a":"","b":null}'], ['{"a":"","b":""}', '{"a":1}']),
+        ({"allOf": [SOME_KEY, SOME_VALUE]}, ['{"x":1}', '{"x":"","a":1}'], ['{"x":""}', '{"a":1}']),
+        (SOME_KEY | {"required": ["x1"]}, ['{"x1":1}'], ['{"x":1}', "{}"]),
+        (SOME_VALUE | {"properties": {"a": {}}, "required": ["b"]}, ['{"b":1}', '{"a":1,"b":""}'], ['{"b":""}']),
+    ],
+)
+def test_conditions_on_unlisted_keys_are_held_in_the_mask(
+    schema: dict[str, Any], accepted: list[str], rejected: list[str]
+) -> None:
+    compiled = compile_json_schema({"type": "object", **schema}, SchemaOptions(property_order="any"))
+    assert {finding.handling for finding in compiled.findings} == {"enforced"}
+    assert [text for text in accepted if not compiled.program.matches(text.encode())] == []
+    assert [text for text in rejected if compiled.program.matches(text.encode())] == []
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_objects_with_conditions_can_always_be_completed(order: Literal["schema", "any"]) -> None:
+    vocabulary = Vocabulary([*(bytes([byte]) for byte in range(256)), None], [256])
+    schema = {
+        "type": "object",
+        "allOf": [SOME_KEY, SOME_VALUE],
+        "properties": {"a": {"type": "string"}},
+        "maxProperties": 3,
+        "minProperties": 2,
+    }
+    fresh = Matcher(compile_json_schema(schema, SchemaOptions(property_order=order)).program, vocabulary)
+    judge, draw = Draft201909Validator(schema), random.Random(9)
+    for _ in range(80):
+        matcher = fresh.fork()
+        for _ in range(draw.randint(0, 40)):
+            row = np.zeros((1, 9), np.int32)
+            matcher.fill([], row)
+            legal = [byte for byte in range(256) if (int(row[0][byte >> 5]) >> (byte & 31)) & 1]
+            if not legal:
+                break
+            telling = [byte for byte in legal if byte in b'{}",:ax1']
+            matcher.advance([draw.choice(telling or legal)])
+        text = matcher.text() + bytes(byte for byte in matcher.shortest_completion() if byte < 256)
+        assert judge.is_valid(json.loads(text)), text

@@ -61,6 +61,7 @@ class Builder:
         self.any_spelling = any_spelling
         self.nodes: list[Node | None] = []
         self.is_empty, self.is_nullable, self.matches_expr = exprs.is_empty, exprs.nullable, exprs.matches
+        self.count_up_to = exprs.count_up_to
         self.concat, self.alternate, self.intersect = exprs.concat, exprs.alternate, exprs.intersect
         self.complement, self.repeat, self.strings = exprs.complement, exprs.repeat, exprs.strings
         self.literal, self.chars, self.byte_set = exprs.literal, exprs.chars, exprs.bytes_of
@@ -143,8 +144,13 @@ class Builder:
         extras: Sequence[tuple[int, int]],
         low: int,
         high: int | None,
+        *,
+        meets: Sequence[int] = (),
+        conditions: int = 0,
     ) -> int:
-        return self._node(("object", tuple(properties), tuple(extras), low, high))
+        bits = [*meets, *[0] * (len(extras) - len(meets))]
+        kinds = tuple((keys, value, met) for (keys, value), met in zip(extras, bits))
+        return self._node(("object", tuple(properties), kinds, low, high, (1 << conditions) - 1))
 
     def reserve(self) -> int:
         return self._node(None)
@@ -178,17 +184,22 @@ class Builder:
                 return self._can_count(places, low, high, contains, alive)
             case ("checked", inner, _):
                 return inner in alive
-        _, properties, extras, low, high = node
+        _, properties, extras, low, high, wanted = node
         names = [name for name, _, _ in properties]
         if any(required and kid not in alive for _, kid, required in properties):
             return False
-        needed = sum(required for _, _, required in properties)
+        covers = [{0}]  # conditions that so many extra members can meet together
+        while wanted not in covers[-1]:
+            covers.append({met | bits for met in covers[-1] for _, kid, bits in extras if kid in alive} | covers[-1])
+            if covers[-1] == covers[-2]:
+                return False
+        needed = sum(required for _, _, required in properties) + len(covers) - 1
         if high is not None and max(needed, low) > high:
             return False
         count = sum(kid in alive for _, kid, _ in properties)
         if count >= low:
             return True
-        keys = [keys for keys, kid in extras if kid in alive]
+        keys = [keys for keys, kid, _ in extras if kid in alive]
         return self._can_name(keys, names, low - count)
 
     @staticmethod
@@ -318,8 +329,8 @@ class _Run:
                 return self.counted_ends(places, low, high, contains, start)
             case ("checked", inner, holds):
                 return {end for end in self.ends(inner, start) if holds(self.text[start:end])}
-            case ("object", properties, extras, low, high):
-                return self.object_ends(properties, extras, low, high, start)
+            case ("object", properties, extras, low, high, wanted):
+                return self.object_ends(properties, extras, low, high, wanted, start)
         raise ValueError("an undefined node")
 
     def lexeme_ends(self, expr: int, start: int) -> set[int]:
@@ -377,9 +388,10 @@ class _Run:
     def object_ends(
         self,
         properties: tuple[tuple[bytes, int | None, bool], ...],
-        extras: tuple[tuple[int, int], ...],
+        extras: tuple[tuple[int, int, int], ...],
         low: int,
         high: int | None,
+        wanted: int,
         start: int,
     ) -> set[int]:
         if self.text[start : start + 1] != b"{":
@@ -387,11 +399,11 @@ class _Run:
         index = {name: i for i, (name, _, _) in enumerate(properties)}
         required = frozenset(name for name, _, needed in properties if needed)
         ends: set[int] = set()
-        states: set[tuple[int, frozenset[bytes], int]] = {(at, frozenset(), 0) for at in self.blanks(start + 1)}
+        states: set[tuple[int, frozenset[bytes], int, int]] = {(at, frozenset(), 0, 0) for at in self.blanks(start + 1)}
         while states:
-            following: set[tuple[int, frozenset[bytes], int]] = set()
-            for at, seen, next_index in states:
-                if required <= seen and len(seen) >= low:
+            following: set[tuple[int, frozenset[bytes], int, int]] = set()
+            for at, seen, next_index, met in states:
+                if required <= seen and len(seen) >= low and met == wanted:
                     ends |= {end + 1 for end in self.blanks(at) if self.text[end : end + 1] == b"}"}
                 if high is not None and len(seen) >= high:
                     continue
@@ -405,9 +417,10 @@ class _Run:
                         after = (
                             next_index if self.builder.any_order else len(properties) if place is None else place + 1
                         )
-                        for value in self.values_of(key, place, properties, extras):
+                        for value, bits in self.values_of(key, place, properties, extras):
                             for value_at in self.punctuation([key_end], b":"):
-                                following |= {(end, seen | {key}, after) for end in self.ends(value, value_at)}
+                                ended = self.ends(value, value_at)
+                                following |= {(end, seen | {key}, after, met | bits) for end in ended}
             states = following
         return ends
 
@@ -416,12 +429,13 @@ class _Run:
         key: bytes,
         place: int | None,
         properties: tuple[tuple[bytes, int | None, bool], ...],
-        extras: tuple[tuple[int, int], ...],
-    ) -> list[int]:
+        extras: tuple[tuple[int, int, int], ...],
+    ) -> list[tuple[int, int]]:
+        """Value nodes of a key, with the bits of the conditions that each meets."""
         if place is not None:
             value = properties[place][1]
-            return [] if value is None else [value]
-        return [value for keys, value in extras if self.exprs.matches(keys, key)]
+            return [] if value is None else [(value, 0)]
+        return [(value, bits) for keys, value, bits in extras if self.exprs.matches(keys, key)]
 
     def keys_at(self, start: int) -> list[tuple[int, bytes, bool]]:
         """(end, decoded key, whether it has the canonical spelling) of the JSON string at `start`, if there is one."""

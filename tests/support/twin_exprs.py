@@ -286,6 +286,20 @@ class Exprs:
             return False
         return divisor is None or (Fraction(value) / Fraction(divisor)).denominator == 1
 
+    def count_up_to(self, expr: int, limit: int) -> int:
+        """How many texts there are, at most `limit`, level by level."""
+        count, level = 0, [] if self.is_empty(expr) else [expr]
+        while level and count + len(level) < limit:  # each state leads to a text of its own
+            count += sum(map(self.nullable, level))
+            deeper: list[int] = []
+            for state in level:
+                following = (self.derive(state, byte) for byte in range(256))
+                deeper += (each for each in following if each != self.empty and not self.is_empty(each))
+                if count + len(deeper) >= limit:
+                    return limit
+            level = deeper
+        return limit if level else count
+
     # Emptiness.
 
     def is_empty(self, expr: int) -> bool:
