@@ -62,7 +62,7 @@ def _blamed(found: Frontier, origins: Origins, text: bytes) -> tuple[Kind, list[
         fault = Fault(text[level.start : found.num_bytes], byte, json_value_at(text, level.start))
         if not innermost:
             innermost = _under(origin, blame.positions(terms))
-        if not fault.value and byte in _ENDS:
+        if not fault.value and byte in _ENDS and not (byte and level.is_outermost):
             continue  # it has not begun: the value around it is at fault, or the text ends early
         if not (byte or (level.is_outermost and fault.ends_value)):
             continue

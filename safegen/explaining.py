@@ -17,6 +17,7 @@ from safegen.checking import options_of
 from safegen.errors import GrammarError, SchemaError
 from safegen.grammars.matcher import LimitExceeded
 from safegen.grammars.options import SchemaOptions
+from safegen.grammars.wording import END
 from safegen.limits import Limits
 from safegen.output_type import OutputType, compile_type
 from safegen.tools import Tools
@@ -153,17 +154,22 @@ def _as_written(asked: _Asked, rejection: Rejection) -> tuple[list[str], Rejecti
 
     def goes_on(changed: dict[str, Any]) -> bool:
         later = asked.rejected(replace(options, **changed))
-        return later is None or later.byte > end
+        return _is_beyond(later, rejection, end)
 
     try:
         every = asked.rejected(replace(options, **strict))
-        if every is None or every.byte > end:
+        if every is None or _is_beyond(every, rejection, end):
             return [name for name, value in strict.items() if goes_on({name: value})] or list(strict), rejection
     except (SchemaError, GrammarError, LimitExceeded):
         return [], rejection  # every writing together passes a limit that this one does not
     if every.kind in ("keyword", "not JSON"):
         rejection = replace(rejection, kind=every.kind, places=every.places)
     return [], rejection
+
+
+def _is_beyond(later: Rejection | None, rejection: Rejection, end: int) -> bool:
+    """Whether what was in the way at first, up to `end`, is of no matter any more."""
+    return later is None or later.byte > end or (later.kind == "ends early" and later.byte > rejection.byte)
 
 
 def _shown(text: bytes, byte: int) -> str:
@@ -187,4 +193,6 @@ def _reason(rejection: Rejection, found: str, relaxed: list[str]) -> str:
     if rejection.kind == "keyword":
         words = dict.fromkeys(place.keyword for place in rejection.places if place.keyword)
         return f"{found} cannot stand here" + (f" because of {', '.join(words)}" if words else "")
+    if set(rejection.expected) <= {END, "whitespace"}:
+        return f"the answer is whole, and {found} follows it"
     return f"{found} cannot stand here"

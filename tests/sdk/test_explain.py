@@ -152,6 +152,19 @@ def test_a_right_value_in_another_writing_names_the_option(text: str, byte: int,
     ).accepted
 
 
+def test_writing_is_named_also_where_the_text_is_cut_later() -> None:
+    found = explained(PERSON, '{"age":5,"na')
+    assert found.byte == 2 and "property_order='any'" in found.reason
+
+
+def test_what_follows_a_whole_answer_is_told_apart() -> None:
+    assert explained({"type": "boolean"}, "true false").reason.startswith("' ' is not how")
+    assert explained({"type": "boolean"}, "true false", whitespace="flexible").byte == 5
+    found = safegen.explain(Regex("[0-9]{3}"), "1234")
+    assert found.reason == "the answer is whole, and '4' follows it"
+    assert explained({"type": "object"}, "]").reason.startswith("no JSON")
+
+
 @pytest.mark.parametrize("text", ["", "{", '{"name":"x","age":', '{"name":"x","age":5', '{"name":"x"', '{"na'])
 def test_a_beginning_of_an_answer_ends_too_early(text: str) -> None:
     found = explained(PERSON, text)
