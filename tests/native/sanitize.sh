@@ -4,6 +4,7 @@
 # Usage: tests/native/sanitize.sh [pytest arguments]; without arguments the fixed slice below.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+mkdir -p build
 
 python=$PWD/.venv/bin/python
 build=$PWD/build/sanitize
