@@ -31,11 +31,11 @@ from safegen.errors import GrammarError
 from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract
 from safegen.grammars.disk_cache import DiskCache
 from safegen.grammars.options import Limits
+from safegen.grammars.plain_regex import end_mark, plain_syntax, unanchored
 from safegen.grammars.regex_lowering import RegexLowering
 from safegen.grammars.regex_syntax import parse_regex
 from safegen.grammars.regex_tree import Kind, Pattern
 from safegen.grammars.token_fsm import NO_TOKEN, TokenFsm, Transitions
-from safegen.grammars.unicode_sets import Ranges, complement, normalise
 from safegen.grammars.vocabulary import Vocabulary
 
 _MAX_FORCED = 4096
@@ -84,7 +84,7 @@ def compile_fsm(pattern: str, program: Program, limits: Limits) -> FsmProgram:
     tree = parse_regex(
         pattern, max_depth=limits.max_depth, max_chars=limits.max_pattern_chars, max_count=limits.max_count_product
     )
-    tree = _unanchored(tree)
+    tree = unanchored(tree)
     builder = Builder(max_states=limits.max_states, deadline_s=limits.compile_deadline_s)
     try:
         num_states = builder.count_states(RegexLowering(builder).full(tree), limits.max_fsm_states + 1)
@@ -96,59 +96,6 @@ def compile_fsm(pattern: str, program: Program, limits: Limits) -> FsmProgram:
             "(max_fsm_states). Leave fsm out."
         )
     return FsmProgram(pattern, tree, end_mark(tree), program, num_states)
-
-
-def _unanchored(tree: Pattern) -> Pattern:
-    """Without the anchors at its two ends, which a full match implies. Raises GrammarError for other assertions."""
-    parts = list(tree.parts) if tree.kind is Kind.SEQUENCE else [tree]
-    while parts and parts[0].kind is Kind.START:
-        parts.pop(0)
-    while parts and parts[-1].kind is Kind.END:
-        parts.pop()
-    if any(part.asserts for part in parts):
-        raise GrammarError("fsm=True supports no look-aheads, word boundaries or inner anchors. Leave fsm out.")
-    return Pattern(Kind.SEQUENCE, tuple(parts))
-
-
-def plain_syntax(tree: Pattern) -> str:
-    """The regex in the syntax of Rust's `regex`, with nothing in it that two dialects could read differently."""
-    match tree.kind:
-        case Kind.TEXT:
-            return "".join(f"\\x{{{ord(char):x}}}" for char in tree.text)
-        case Kind.CHARS:
-            members = (f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in _without_surrogates(tree.ranges))
-            listed = "".join(members)
-            return f"[{listed}]" if listed else r"[^\x{0}-\x{10ffff}]"
-        case Kind.SEQUENCE:
-            return "".join(map(plain_syntax, tree.parts))
-        case Kind.ALTERNATIVES:
-            return f"(?:{'|'.join(map(plain_syntax, tree.parts))})"
-        case _:
-            return f"(?:{plain_syntax(tree.parts[0])}){{{tree.low},{'' if tree.high is None else tree.high}}}"
-
-
-def _without_surrogates(ranges: Ranges) -> list[tuple[int, int]]:
-    cut = []
-    for low, high in ranges:
-        cut += [(low, min(high, 0xD7FF)), (max(low, 0xE000), high)]
-    return [(low, high) for low, high in cut if low <= high]
-
-
-def end_mark(tree: Pattern) -> str:
-    """A character that the regex never reads. Raises GrammarError when it reads every one."""
-    read: list[tuple[int, int]] = []
-    pending = [tree]
-    while pending:
-        node = pending.pop()
-        pending += node.parts
-        read += [(ord(char), ord(char)) for char in node.text] + list(node.ranges)
-    free = _without_surrogates(complement(normalise(read)))
-    if not free:
-        raise GrammarError(
-            "fsm=True needs a character that the regex cannot read, to mark the end with. Exclude one, as in "
-            "[^\\u{10FFFF}], or leave fsm out."
-        )
-    return chr(free[-1][1])
 
 
 def token_fsm(program: FsmProgram, vocabulary: Vocabulary) -> TokenFsm:

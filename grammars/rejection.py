@@ -19,7 +19,7 @@ from safegen.grammars.frontier import Frontier, Waiting, frontier_of
 from safegen.grammars.json_schema.blame import Blame, Fault, Place
 from safegen.grammars.json_schema.terms import Term
 from safegen.grammars.origins import Origins, SchemaOrigin
-from safegen.grammars.wording import expectations
+from safegen.grammars.wording import expectations, shown
 
 __all__ = ["Place", "Rejection", "rejection_of"]
 
@@ -50,6 +50,8 @@ def rejection_of(program: Program, origins: Origins, text: bytes) -> Rejection |
     if found.num_bytes == len(text) and found.can_end:
         return None
     expected = expectations(found, is_json=bool(origins.schemas) and not origins.rules)
+    if found.failures:  # the byte itself is legal, only not yet
+        expected = tuple(word for word in expected if word != shown(text[found.num_bytes : found.num_bytes + 1]))
     kind, places = _blamed(found, origins, text)
     return Rejection(found.num_bytes, kind, tuple(places), expected, _value_end(found, text))
 

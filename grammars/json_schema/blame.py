@@ -101,7 +101,7 @@ class Blame:
     def places(self, terms: Iterable[Term], fault: Fault) -> list[Place]:
         """Whom to blame among the terms that a value has, one of which it must be; empty when it is none of them."""
         own = [_rebuilt(term, self.terms) for term in terms]
-        if not all(self._refuses(term, fault) for term in own):
+        if not all(self._may_refuse(term, fault) for term in own):
             return []
         return list(dict.fromkeys(place for term in own for place in self._blamed(term, fault)))
 
@@ -117,7 +117,7 @@ class Blame:
         return list(found)
 
     def _blamed(self, term: Term, fault: Fault) -> list[Place]:
-        if not self._refuses(term, fault):
+        if not self._may_refuse(term, fault):
             return []
         atoms = list(self._atoms(term))
         alone = [atom for atom in atoms if self._refuses(atom.term, fault)]
@@ -129,6 +129,8 @@ class Blame:
             needed = [atom.place for atom in atoms if not self._refuses(self._all_but(atom, atoms), fault)]
             if needed:
                 return needed
+        if self._program(term) is None:
+            return []
         return [atom.place for atom in atoms] or self.positions([term])
 
     def _all_but(self, left_out: Atom, atoms: list[Atom]) -> Term:
@@ -214,6 +216,10 @@ class Blame:
         return self.terms.position(schema, pointer, self.document.enter(schema, base))
 
     # Asking.
+
+    def _may_refuse(self, term: Term, fault: Fault) -> bool:
+        """Where the term as a whole is too large to be asked, its keywords are."""
+        return self._program(term) is None or self._refuses(term, fault)
 
     def _refuses(self, term: Term, fault: Fault) -> bool:
         if fault.ends_value:

@@ -259,6 +259,16 @@ def test_a_verified_part_is_blamed_when_it_closes() -> None:
     assert found.byte == 4 and found.keyword == "not"
 
 
+def test_a_value_past_max_alternatives_is_blamed_on_the_keyword_that_fails() -> None:
+    either = [{"anyOf": [{"required": [f"a{i}"]}, {"required": [f"b{i}"]}]} for i in range(4)]
+    schema = {"type": "object", "allOf": either}
+    limits = safegen.Limits(max_alternatives=4)
+    text = '{"a0":1,"b1":1,"a3":1}'
+    found = safegen.explain(JsonSchema(schema), text, limits=limits, property_order="any")
+    assert (found.byte, found.pointer) == (len(text) - 1, "/allOf/2/anyOf/0") and found.keyword == "required"
+    assert "}" not in found.expected and "," in found.expected
+
+
 def test_a_type_that_cannot_be_served_raises() -> None:
     with pytest.raises(SchemaError, match="pattern"):
         safegen.explain(JsonSchema({"pattern": "("}), "x")
