@@ -51,6 +51,7 @@ class Strings:
         self.anything = builder.any_text()
         self._exprs: dict[StringPiece, int] = {}
         self._empty: dict[StringPiece, bool] = {}
+        self._complements: dict[int, int] = {}
 
     def expr(self, piece: StringPiece) -> int:
         """The language of a piece over decoded text."""
@@ -114,18 +115,26 @@ class Strings:
     def complement(self, strings: StringSet) -> StringSet:
         result = ALL_STRINGS
         if strings.listed:
-            others = self.builder.complement(self.builder.strings([value.encode() for value in strings.listed]))
-            result = StringSet(pieces=(StringPiece(exprs=frozenset((self.within_text(others),))),))
+            others = self._outside(self.builder.strings([value.encode() for value in strings.listed]))
+            result = StringSet(pieces=(StringPiece(exprs=frozenset((others,))),))
         for piece in strings.pieces:
             pieces = []
             if piece.low:
                 pieces.append(StringPiece(high=piece.low - 1))
             if piece.high is not None:
                 pieces.append(StringPiece(low=piece.high + 1))
-            outside = (self.within_text(self.builder.complement(expr)) for expr in sorted(piece.exprs))
-            pieces += [StringPiece(exprs=frozenset((expr,))) for expr in outside]
+            pieces += [StringPiece(exprs=frozenset((self._outside(expr),))) for expr in sorted(piece.exprs)]
             result = self.intersect(result, StringSet(pieces=tuple(pieces)))
         return result
+
+    def _outside(self, expr: int) -> int:
+        """The text outside of a language of text. What is outside of that is the language itself, not a complement of
+        a complement."""
+        known = self._complements.get(expr)
+        if known is None:
+            known = self._complements[expr] = self.within_text(self.builder.complement(expr))
+            self._complements[known] = expr
+        return known
 
     def within_text(self, expr: int) -> int:
         """A complement is taken within all bytes; the values are text."""

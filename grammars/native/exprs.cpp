@@ -82,6 +82,7 @@ ExprId Exprs::intern(Node&& node) {
     const auto id = static_cast<ExprId>(nodes_.size());
     if (id >= kMaxNodes) throw LimitExceeded("the automaton grew past its limit of expressions");
     Facts facts = facts_of(node);
+    facts.effort = effort_of(node, facts);
     set_freedom(node, facts);
     if (facts.depth > kMaxDepth) throw LimitExceeded("operators are nested too deeply (limit " + std::to_string(kMaxDepth) + ")");
     if (node.kind == Kind::And && facts.min_bytes > facts.max_bytes) return kEmpty;
@@ -222,6 +223,26 @@ Exprs::Facts Exprs::facts_of(const Node& n) const {
             break;
     }
     return f;
+}
+
+uint32_t Exprs::effort_of(const Node& n, const Facts& facts) const {
+    uint32_t sum = 0;
+    switch (n.kind) {
+        case Kind::Concat: return saturating_add(facts_[n.a].effort, facts_[n.b].effort);
+        case Kind::Or:
+            sum = kInfinite;
+            for (ExprId k : n.kids) sum = std::min(sum, facts_[k].effort);
+            return sum;
+        case Kind::And:
+            for (ExprId k : n.kids) sum = saturating_add(sum, facts_[k].effort);
+            return sum;
+        case Kind::Repeat: return saturating_mul(facts_[n.a].effort, n.b);
+        case Kind::JsonBody: return saturating_add(facts_[n.a].effort, 1);
+        case Kind::JsonEscape: return saturating_add(facts_[n.a].effort, 2);
+        case Kind::JsonHex: return saturating_add(facts_[n.a].effort, 5 - n.b);
+        case Kind::JsonLow: return saturating_add(facts_[n.a].effort, 7 - n.c);
+        default: return facts.min_bytes;
+    }
 }
 
 // How freely text may go on, see Facts.

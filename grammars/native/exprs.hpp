@@ -141,6 +141,7 @@ private:
     };
     struct Facts {
         uint32_t min_bytes = 0, max_bytes = kInfinite;  // bounds on the length of accepted texts
+        uint32_t effort = 0;  // guides a search for any text: min_bytes, but all that an intersection asks for together
         uint32_t depth = 1;
         bool pure = true;   // non-empty by construction
         bool text = false;  // every accepted text is well-formed UTF-8
@@ -169,6 +170,7 @@ private:
     ExprId intern(Node&& node);
     void rehash();
     Facts facts_of(const Node& node) const;
+    uint32_t effort_of(const Node& node, const Facts& facts) const;
     void set_freedom(const Node& node, Facts& facts) const;
     bool nullable_of(const Node& node) const;
     ExprId bytes_(const ByteSet& set);

@@ -329,7 +329,7 @@ bool Exprs::search(ExprId start, bool exact) {
             it->second = {depth, parent, byte, false};
         }
         const bool known = exact && distance_[e] != kUnknownDistance;
-        const uint64_t rest = known ? distance_[e] : facts_[e].min_bytes;
+        const uint64_t rest = known ? distance_[e] : exact ? facts_[e].min_bytes : facts_[e].effort;
         open.push({exact ? depth + rest : rest, kInfinite - depth, e});
     };
     push(start, 0, start, 0);
