@@ -101,7 +101,7 @@ class Blame:
     def places(self, terms: Iterable[Term], fault: Fault) -> list[Place]:
         """Whom to blame among the terms that a value has, one of which it must be; empty when it is none of them."""
         own = [_rebuilt(term, self.terms) for term in terms]
-        if not all(self._may_refuse(term, fault) for term in own):
+        if any(self._refuses(term, fault) is False for term in own):
             return []
         return list(dict.fromkeys(place for term in own for place in self._blamed(term, fault)))
 
@@ -117,19 +117,20 @@ class Blame:
         return list(found)
 
     def _blamed(self, term: Term, fault: Fault) -> list[Place]:
-        if not self._may_refuse(term, fault):
+        refused = self._refuses(term, fault)
+        if refused is False:
             return []
         atoms = list(self._atoms(term))
         alone = [atom for atom in atoms if self._refuses(atom.term, fault)]
         if not alone and fault.whole is not None:
-            alone = [atom for atom in atoms if not self._takes(atom.term, fault.whole)]
+            alone = [atom for atom in atoms if self._takes(atom.term, fault.whole) is False]
         if alone:
             return [place for atom in alone for place in self._refined(atom, fault)]
         if 2 <= len(atoms) <= _MAX_LEFT_OUT:
-            needed = [atom.place for atom in atoms if not self._refuses(self._all_but(atom, atoms), fault)]
+            needed = [atom.place for atom in atoms if self._refuses(self._all_but(atom, atoms), fault) is False]
             if needed:
                 return needed
-        if self._program(term) is None:
+        if refused is None:
             return []
         return [atom.place for atom in atoms] or self.positions([term])
 
@@ -141,7 +142,7 @@ class Blame:
         branches = atom.branches
         if not branches or not all(self._refuses(branch, fault) for branch in branches):
             return [atom.place]
-        reached = [self._reach(branch, fault) for branch in branches]
+        reached = [self._reach(branch, fault) or 0 for branch in branches]
         best = [branch for branch, reach in zip(branches, reached) if reach == max(reached)]
         found = [place for branch in best for place in self._blamed(branch, fault)]
         return found or [atom.place]
@@ -217,34 +218,31 @@ class Blame:
 
     # Asking.
 
-    def _may_refuse(self, term: Term, fault: Fault) -> bool:
-        """Where the term as a whole is too large to be asked, its keywords are."""
-        return self._program(term) is None or self._refuses(term, fault)
-
-    def _refuses(self, term: Term, fault: Fault) -> bool:
+    def _refuses(self, term: Term, fault: Fault) -> bool | None:
+        """None where it cannot be told: what passes a limit by itself is not blamed."""
         if fault.ends_value:
-            return not self._takes(term, fault.value)
-        return self._reach(term, fault) < len(fault.value) + 1
+            takes = self._takes(term, fault.value)
+            return None if takes is None else not takes
+        reach = self._reach(term, fault)
+        return None if reach is None else reach < len(fault.value) + 1
 
-    def _takes(self, term: Term, value: bytes) -> bool:
-        """True where it cannot be told."""
+    def _takes(self, term: Term, value: bytes) -> bool | None:
         try:
             program = self._program(term)
-            return program is None or program.matches(value)
+            return None if program is None else program.matches(value)
         except LimitExceeded:
-            return True
+            return None
 
-    def _reach(self, term: Term, fault: Fault) -> int:
-        """How many bytes the term lets the text go; all where it cannot be told."""
-        text = fault.value + fault.byte
+    def _reach(self, term: Term, fault: Fault) -> int | None:
+        """How many bytes the term lets the text go."""
         try:
             program = self._program(term)
-            return len(text) if program is None else program.longest_prefix(text)
+            return None if program is None else program.longest_prefix(fault.value + fault.byte)
         except LimitExceeded:
-            return len(text)
+            return None
 
     def _program(self, term: Term) -> Program | None:
-        """None where it cannot be told: what passes a limit by itself is not blamed."""
+        """None where it passes a limit by itself."""
         if term not in self._programs:
             kept = (program.memory_bytes() for program in self._programs.values() if program is not None)
             if sum(kept) > _MAX_PROGRAM_BYTES:
