@@ -73,7 +73,7 @@ class Explanation:
         if self.accepted:
             return self.reason
         places = ", ".join(map(str, self.places))
-        expected = f" Expected: {', '.join(self.expected)}." if self.expected else ""
+        expected = f" Expected: {' | '.join(self.expected)}" if self.expected else ""
         return f"byte {self.byte}: {self.reason}." + (f" At {places}." if places else "") + expected
 
 

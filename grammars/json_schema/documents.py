@@ -106,9 +106,10 @@ class Document:
             if "$ref" in current and not dialect.ref_siblings:
                 # Its siblings are ignored, yet definitions beside a reference are still places to point at.
                 inner = {word: current[word] for word in ("definitions",) if word in current}
-                stack += [(sub, place + path, base) for sub, path in keyword_syntax.subschemas(inner, dialect)]
+                found = keyword_syntax.subschemas(inner, dialect)
             else:
-                stack += [(sub, place + path, base) for sub, path in keyword_syntax.subschemas(current, dialect)]
+                found = keyword_syntax.subschemas(current, dialect)
+            stack += [(sub, place + path, base) for sub, path in found][::-1]  # visited as they are written
 
     def _enter_resource(self, schema: dict[str, Any], place: str, base: str) -> str:
         dialect = self.dialect(base)

@@ -18,6 +18,7 @@ LAST_LINE = {
     "async_app.py": "50 of 50 valid",
     "tools.py": "3 of 3 calls ran",
     "grammar_sql.py": "3 of 3 queries ran",
+    "explain.py": "5 of 6 texts explained",
     "think.py": r"answered: answer='(yes|no|unclear)' confidence=[0-9.e-]+",
 }
 
