@@ -1,4 +1,4 @@
-"""Why a text is no answer, without a model: at which byte, because of which keyword, and what could have stood there."""
+"""Why a text is no answer, without a model: at which byte, because of which keyword, and what was expected there."""
 
 import safegen
 from safegen import JsonSchema, Regex
