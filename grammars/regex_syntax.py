@@ -5,7 +5,7 @@ no trace. The parser keeps its own stack, so nesting costs no Python recursion, 
 
 Lenient where every dialect agrees: any escaped ASCII punctuation is itself, a lone `]` or `}` is itself, so is a `{`
 that starts no count. Refused by name: back-references, look-behind, atomic groups and possessive counts, flags other
-than `i` and `s`, Python's `\A \Z`, scripts in `\p{...}`. Inline flags `(?i)` hold at the very start only; `(?i:...)`
+than `i` and `s`, Python's `\A \Z`. Inline flags `(?i)` hold at the very start only; `(?i:...)`
 anywhere.
 """
 

@@ -1,15 +1,18 @@
 r"""Sets of code points as sorted, disjoint, inclusive ranges, and the sets that regexes name.
 
 Classes follow ECMA-262 with the `u` flag: `\d` and `\w` are ASCII, `\s` is WhiteSpace and LineTerminator, the dot
-leaves out the four line terminators. `\p{...}` knows the general categories and a few binary properties of the
-interpreter's own Unicode data; scripts are not in it and are refused by the caller.
+leaves out the four line terminators. `\p{...}` knows the general categories by the interpreter's own Unicode data, and
+scripts and binary properties by `unicode_properties.json`, an excerpt of the Unicode Character Database: by names and
+aliases, ranges as gaps and lengths in hexadecimal.
 """
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -90,17 +93,46 @@ def unicode_property(expression: str) -> Ranges | None:
     r"""The set of `\p{expression}`, or None when its name is unknown here."""
     name, equals, value = expression.partition("=")
     if equals:
+        if name in _SCRIPTS:
+            return _listed(_SCRIPTS[name], value) or _listed("Script", value)
         if name not in ("General_Category", "gc"):
             return None
         name = value
     elif name in ("Any", "ASCII", "Assigned", "White_Space", "space", "ASCII_Hex_Digit", "AHex"):
         return _binary_property(name)
+    elif (found := _listed("Binary", name)) is not None:
+        return found
     short = _CATEGORIES.get(name, name)
     if short not in _SHORT_CATEGORIES:
         return None
     wanted = ("Lu", "Ll", "Lt") if short == "LC" else (short,)
     table = _category_table()
     return normalise(r for category, ranges in table.items() if category.startswith(wanted) for r in ranges)
+
+
+_SCRIPTS = {"Script": "Script", "sc": "Script", "Script_Extensions": "Script_Extensions", "scx": "Script_Extensions"}
+
+
+@cache
+def _tables() -> dict[str, dict[str, str]]:
+    """Encoded ranges by kind of property and by each of its names."""
+    stored = json.loads(Path(__file__).with_name("unicode_properties.json").read_text("ascii"))
+    return {
+        kind: {name: encoded for names, encoded in stored[kind].items() for name in names.split()}
+        for kind in ("Script", "Script_Extensions", "Binary")
+    }
+
+
+def _listed(kind: str, name: str) -> Ranges | None:
+    encoded = _tables()[kind].get(name)
+    if encoded is None:
+        return None
+    numbers = [int(number, 16) for number in encoded.split()]
+    ranges, end = [], 0
+    for gap, length in zip(numbers[::2], numbers[1::2]):
+        ranges.append((end + gap, end + gap + length))
+        end = ranges[-1][1]
+    return tuple(ranges)
 
 
 def _binary_property(name: str) -> Ranges:

@@ -22,7 +22,7 @@ from safegen.grammars.json_schema.terms import Term
 
 MAX_COUNTS = 4
 MAX_COUNT = 60_000
-_MAX_LISTED_VALUES = 256
+_MAX_LISTED_VALUES = 1024
 # Kinds of characters that may make a string longer: any, small and capital letters, digits.
 _MORE = (unicode_sets.ALL, ((0x61, 0x7A),), ((0x41, 0x5A),), ((0x30, 0x39),))
 Choices = list[tuple[int, int]]

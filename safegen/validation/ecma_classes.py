@@ -1,8 +1,9 @@
 r"""Character sets of ECMA-262 regular expressions (flag `u`), as predicates on code points.
 
 A set is asked about one character at a time (the matcher remembers the answers), so no interval tables are needed:
-`\p{...}` asks `unicodedata`. Supported properties are those that the standard library holds exactly: every
-General_Category, and the binary properties listed below. All else (`Script`, `Emoji`, ...) is refused by name.
+`\p{...}` asks `unicodedata` for every General_Category, and a data file of the project (an excerpt of the Unicode
+Character Database) for scripts and for binary properties that the standard library does not hold. All else is refused
+by name.
 
 Case folding under the `i` modifier is Unicode simple case folding, as ECMA-262 demands with flag `u`; it is derived
 from `str.casefold` (common mappings) and `str.lower` (where the full folding is longer than one character).
@@ -10,11 +11,15 @@ from `str.casefold` (common mappings) and `str.lower` (where the full folding is
 
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
+from itertools import accumulate
 
 Predicate = Callable[[str], bool]
 
@@ -51,10 +56,6 @@ _BINARY: dict[tuple[str, ...], Predicate] = {
         chr(ord(char) + offset) for char in _HEX_DIGITS for offset in (0, 0xFEE0)
     ).__contains__,
     ("White_Space", "space"): _WHITE_SPACE.__contains__,
-    ("Uppercase", "Upper"): str.isupper,
-    ("Lowercase", "Lower"): str.islower,
-    ("XID_Start", "XIDS"): lambda char: char != "_" and char.isidentifier(),
-    ("XID_Continue", "XIDC"): lambda char: ("a" + char).isidentifier(),
     ("Bidi_Mirrored", "Bidi_M"): lambda char: unicodedata.mirrored(char) == 1,
 }
 _BINARY_BY_NAME = {name: predicate for names, predicate in _BINARY.items() for name in names}
@@ -65,9 +66,26 @@ def property_predicate(name: str, value: str | None) -> Predicate | None:
     if value is None:
         if name in _CATEGORIES:
             return _category_predicate(_CATEGORIES[name])
-        return _BINARY_BY_NAME.get(name)
+        return _BINARY_BY_NAME.get(name) or _listed_predicate(("Binary",), name)
+    if name in ("Script", "sc"):
+        return _listed_predicate(("Script",), value)
+    if name in ("Script_Extensions", "scx"):
+        return _listed_predicate(("Script_Extensions", "Script"), value)
     if name in ("General_Category", "gc") and value in _CATEGORIES:
         return _category_predicate(_CATEGORIES[value])
+    return None
+
+
+@cache
+def _listed_predicate(kinds: tuple[str, ...], name: str) -> Predicate | None:
+    """Membership in a set of the data file: there, gaps and lengths of ranges, so their sums are where it changes."""
+    stored = json.loads(files("safegen.grammars").joinpath("unicode_properties.json").read_text("ascii"))
+    for kind in kinds:
+        for names, encoded in stored[kind].items():
+            if name in names.split():
+                steps = [int(number, 16) for number in encoded.split()]
+                edges = [sum + place % 2 for place, sum in enumerate(accumulate(steps))]
+                return lambda char: bisect_right(edges, ord(char)) % 2 == 1
     return None
 
 

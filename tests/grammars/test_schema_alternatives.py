@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from itertools import combinations
 from typing import Any, Literal
 
@@ -186,3 +187,21 @@ def test_objects_with_conditions_can_always_be_completed(order: Literal["schema"
             matcher.advance([draw.choice(telling or legal)])
         text = matcher.text() + bytes(byte for byte in matcher.shortest_completion() if byte < 256)
         assert judge.is_valid(json.loads(text)), text
+
+
+def test_hundreds_of_listed_values_that_must_differ_need_no_retract() -> None:
+    values = [f"{kind}/{number}" for kind in ("css", "dom", "img") for number in range(100)]
+    schema = {"type": "array", "uniqueItems": True, "items": {"enum": values}}
+    compiled = compile_json_schema(schema, SchemaOptions(spelling="any"))
+    assert {finding.handling for finding in compiled.findings} == {"enforced"}
+    tokens = [b'"', b",", b"[", b"]", b"/", b"css", b"dom", b"img", *(str(number).encode() for number in range(100))]
+    matcher = Matcher(compiled.program, Vocabulary(tokens, []))
+    random.Random(3).shuffle(values)
+    row = np.zeros((1, (len(tokens) + 31) // 32), np.int32)
+    text = json.dumps(values, separators=(",", ":"))
+    for piece in re.findall(r"\d+|[a-z]+|.", text):
+        token = tokens.index(piece.encode())
+        matcher.fill([], row)
+        assert (int(row[0][token >> 5]) >> (token & 31)) & 1, matcher.text()
+        assert matcher.advance([token]) is None
+    assert matcher.can_end()
