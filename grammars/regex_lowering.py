@@ -6,7 +6,9 @@ language of what may follow once the tree has ended. An anchor or word boundary 
 continuation is given three times, for a position at the start of the text, after a word character and after another
 one. Look-aheads are intersections with the continuation (negative: with its complement), exact wherever they stand.
 
-Not expressible this way, and refused by name: an assertion inside a group that repeats without bound.
+An assertion inside a group that repeats without bound is not expressible this way and refused by name, but for one
+form: characters with look-aheads, up to the end of the text, as in `^(?:(?!--).)*$`. There the look-aheads speak about
+every place of the text alike.
 """
 
 from __future__ import annotations
@@ -120,6 +122,9 @@ class RegexLowering:
     def _repeat_after(self, tree: Pattern, rest: Continuation) -> Continuation:
         part, low, high = tree.parts[0], tree.low, tree.high
         if high is None or high > _MAX_UNROLL:
+            guarded = self._guarded_to_the_end(tree, rest)
+            if guarded is not None:
+                return (guarded, guarded, guarded)
             raise GrammarError(
                 "Regex: an assertion (^, $, \\b or a look-ahead) inside a repeated group is not supported; "
                 "move it in front of the repetition."
@@ -132,6 +137,34 @@ class RegexLowering:
             else:
                 result = inner
         return result
+
+    def _guarded_to_the_end(self, tree: Pattern, rest: Continuation) -> int | None:
+        """The language of a repetition of one character with look-aheads around it, when nothing may follow: no place
+        in it has what a look-ahead forbids behind it. None for any other."""
+        builder = self.builder
+        if any(builder.intersect([language, self.blank]) != language for language in rest):
+            return None
+        part = tree.parts[0]
+        parts = part.parts if part.kind is Kind.SEQUENCE else (part,)
+        places = [place for place, each in enumerate(parts) if not each.asserts]
+        if len(places) != 1 or not _is_one_char(parts[places[0]]):
+            return None
+        chars = self.plain(parts[places[0]])
+        some = builder.concat([builder.chars(unicode_sets.ALL), self.anything])
+        forbidden = []
+        for place, look in enumerate(parts):
+            if place == places[0]:
+                continue
+            ahead = set(self.after(look, (self.anything, self.anything, self.anything)))
+            if len(ahead) != 1:  # it asks what stands before
+                return None
+            behind = builder.intersect([self.anything, builder.complement(ahead.pop())])
+            if place < places[0]:
+                forbidden.append(builder.concat([self.anything, builder.intersect([behind, some])]))
+            else:
+                forbidden.append(builder.concat([some, behind]))
+        allowed = builder.complement(builder.alternate(forbidden))
+        return builder.intersect([builder.repeat(chars, tree.low, tree.high), allowed])
 
     def _boundary_after(self, wanted: bool, rest: Continuation) -> Continuation:
         builder = self.builder
@@ -179,3 +212,7 @@ class RegexLowering:
     @staticmethod
     def _each(of: ContextFunction) -> Continuation:
         return (of(_AT_START), of(_AFTER_WORD), of(_AFTER_OTHER))
+
+
+def _is_one_char(part: Pattern) -> bool:
+    return part.kind is Kind.CHARS or (part.kind is Kind.TEXT and len(part.text) == 1)

@@ -136,7 +136,7 @@ def test_bad_regex_is_refused_with_its_column(pattern: str, column: int, reason:
     assert refusal.value.column == column
 
 
-@pytest.mark.parametrize("pattern", [r"(?:\bfoo\b\s*)+", "(?:(?!--).)*", "(?:^a)*"])
+@pytest.mark.parametrize("pattern", [r"(?:\bfoo\b\s*)+", "(?:(?!--).)*x", "(?:^a)*"])
 def test_assertion_inside_an_open_repetition_is_refused_by_name(pattern: str) -> None:
     with pytest.raises(GrammarError, match="inside a repeated group"):
         compile_regex(pattern)
@@ -198,3 +198,23 @@ def test_choice_holds_exactly_its_values(make_builder: Factory) -> None:
 def test_bad_choice_is_refused(values: Any, reason: str) -> None:
     with pytest.raises(GrammarError, match=reason):
         compile_choice(values)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^(?:(?!--)[a-c-])*$",
+        "^((?!ab).)*$",
+        "^(?:(?=[ab]).)*$",
+        "^a(?:(?!bc).){2,}$",
+        "^(?:(?!bbb)b)+$",
+        "^(?:(?!a)(?!.b)[abc-](?=c|$|b))*$",
+        "(?:(?!ab).)*$",
+        "x(?:(?!a$).)+$",
+    ],
+)
+def test_look_aheads_at_every_place_up_to_the_end(pattern: str) -> None:
+    whole, part = compile_regex(pattern), compile_json_schema({"type": "string", "pattern": pattern}).program
+    texts = ["".join(chars) for size in range(6) for chars in product("abc-x", repeat=size)]
+    assert [text for text in texts if whole.matches(text.encode())] == [t for t in texts if re.fullmatch(pattern, t)]
+    assert [text for text in texts if part.matches(f'"{text}"'.encode())] == [t for t in texts if re.search(pattern, t)]
