@@ -36,6 +36,11 @@ struct ByteSet {
             }
         return false;
     }
+    bool take_first(uint8_t& byte) {  // removes the lowest one, if any
+        if (!first(byte)) return false;
+        remove(byte);
+        return true;
+    }
     bool within(const ByteSet& other) const {
         for (int i = 0; i < 4; ++i)
             if (words[i] & ~other.words[i]) return false;

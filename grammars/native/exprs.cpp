@@ -253,14 +253,14 @@ void Exprs::set_freedom(const Node& n, Facts& f) const {
             f.free_bytes = n.c;
             f.close_bytes = n.b;
             f.absorbing = n.c == kInfinite;
-            f.ending = n.b == 0;
+            f.end_bytes = n.b == 0 ? n.c : 0;
             return;
         case Kind::Concat: {
             const Facts &a = facts_[n.a], &b = facts_[n.b];
             f.free_bytes = a.free_bytes;
             f.close_bytes = saturating_add(a.close_bytes, b.min_bytes);
             f.absorbing = b.absorbing;
-            f.ending = a.ending && meta(n.b).nullable;
+            f.end_bytes = meta(n.b).nullable ? a.end_bytes : 0;
             return;
         }
         case Kind::Or:
@@ -272,21 +272,23 @@ void Exprs::set_freedom(const Node& n, Facts& f) const {
                 }
             }
             f.absorbing = std::all_of(n.kids.begin(), n.kids.end(), [&](ExprId k) { return facts_[k].absorbing; });
-            for (ExprId k : n.kids) f.ending |= facts_[k].ending && facts_[k].free_bytes >= f.free_bytes;
+            for (ExprId k : n.kids) f.end_bytes = std::max(f.end_bytes, facts_[k].end_bytes);
             return;
         case Kind::Not:
             if (facts_[n.a].max_bytes == kInfinite) return;
             f.free_bytes = kInfinite;
             f.close_bytes = facts_[n.a].max_bytes + 1;
+            f.end_bytes = facts_[n.a].min_bytes == 0 ? 0 : facts_[n.a].min_bytes - 1;
             f.absorbing = true;
             return;
         case Kind::And: {
             // Absorbing parts complete one after the other; one counted part leaves room for that.
             uint32_t room = kInfinite, least = 0, close = 0;
-            bool ending = true, counted = false;
+            uint32_t ending = kInfinite;
+            bool counted = false;
             for (ExprId k : n.kids) {
                 const Facts& kid = facts_[k];
-                ending &= kid.ending;
+                ending = std::min(ending, kid.end_bytes);
                 room = std::min(room, kid.free_bytes);
                 if (kid.absorbing) {
                     close = saturating_add(close, kid.close_bytes);
@@ -300,7 +302,7 @@ void Exprs::set_freedom(const Node& n, Facts& f) const {
             f.free_bytes = !counted ? room : room > close ? room - close : 0;
             f.close_bytes = std::max(least, close);
             f.absorbing = !counted;
-            f.ending = ending;
+            f.end_bytes = ending;
             return;
         }
         default: return;
@@ -366,6 +368,16 @@ ExprId Exprs::or_(std::vector<ExprId> parts) {
             out.push_back(concat2(tails[i].first, or_(std::move(group))));
         }
         i = j;
+    }
+    // a | (b & ~a) is a | b.
+    for (ExprId& p : out) {
+        if (nodes_[p].kind != Kind::And) continue;
+        std::vector<ExprId> kept;
+        for (ExprId kid : nodes_[p].kids)
+            if (nodes_[kid].kind != Kind::Not || std::find(out.begin(), out.end(), nodes_[kid].a) == out.end()) kept.push_back(kid);
+        if (kept.size() == nodes_[p].kids.size()) continue;
+        p = and_(std::move(kept));
+        return or_(std::move(out));
     }
     // Any text absorbs every other text.
     if (any_text_id_ != kEmpty && std::find(out.begin(), out.end(), any_text_id_) != out.end())
@@ -627,6 +639,7 @@ uint32_t Exprs::string_set(std::vector<std::pair<std::string, uint32_t>> values)
     Lock lock(mutex_);
     std::sort(values.begin(), values.end());
     auto set = std::make_unique<StringSet>();
+    set->keys = true;
     for (auto& [text, order] : values) {
         memory_bytes_ += text.size() + sizeof(std::string) + 4;
         set->values.push_back(std::move(text));

@@ -49,6 +49,7 @@ enum class Kind : uint8_t {
 struct StringSet {
     std::vector<std::string> values;
     std::vector<uint32_t> order;
+    bool keys = false;  // names as JSON spells them
 };
 
 // Which strings of a set count: an interval of orders, or a bitmap over orders.
@@ -68,6 +69,13 @@ struct CharRun {
     uint32_t low = 0, high = kInfinite;
     bool more = false;        // a rest that is not empty
     ByteSet more_bytes;       // bytes of decoded text that may occur in it
+    std::vector<std::string_view> except;  // texts that are none of it after all
+};
+
+// A string state that reads any text, but for what is left of some names: of those only the listed ones end it.
+struct NameState {
+    std::vector<std::string_view> listed;  // with the closing quote, as they are spelled; ascending
+    std::vector<std::string_view> names;   // all of them, without it; ascending
 };
 
 // Derivatives by classes of bytes, dead ones being kEmpty.
@@ -122,6 +130,9 @@ public:
     // Whether e allows, for `bytes` more bytes, all that `reference` allows (closing quotes aside). reference: a state of
     // the free JSON string. A sufficient condition, decided from the expressions alone. ending: closing quotes agree too.
     bool covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) const;
+    std::optional<NameState> name_state(ExprId e, size_t max_names);
+    // What is left to read of a finite language; nothing for other expressions, or when it is more than max_texts.
+    std::optional<std::vector<std::string_view>> finite(ExprId e, size_t max_texts);
     std::optional<CharRun> char_run(ExprId e);  // of a JSON string body at a character's beginning
     bool is_free_string(ExprId e) const;        // a JSON string literal with nothing asked of its text
     ByteSet alphabet(ExprId e);                 // bytes that can occur at all
@@ -147,9 +158,9 @@ private:
         bool text = false;  // every accepted text is well-formed UTF-8
         // Of languages of text: for `free_bytes` more bytes any text at all may be read, and wherever that leaves off,
         // at most `close_bytes` more complete it. absorbing: what is accepted stays so under any further text, perhaps
-        // once it is longer than close_bytes. ending: every whole text read within free_bytes is accepted.
-        uint32_t free_bytes = 0, close_bytes = kInfinite;
-        bool absorbing = false, ending = false;
+        // once it is longer than close_bytes. end_bytes: every whole text of no more bytes is accepted.
+        uint32_t free_bytes = 0, close_bytes = kInfinite, end_bytes = 0;
+        bool absorbing = false;
     };
     struct Raw {  // derivatives by byte class, liveness not yet decided
         uint8_t cls[256];
@@ -203,6 +214,7 @@ private:
     void mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal);
     ByteSet alphabet_(ExprId e);
     bool char_class(ExprId unit, CharRun& run);
+    bool left_of(const Node& strings, size_t max_texts, std::vector<std::string_view>& out) const;
 
     Options options_;
     bool has_deadline_ = false;

@@ -446,6 +446,14 @@ bool Exprs::covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) con
                     i = k = 2;
                 }
     }
+    if (a->kind == Kind::Or && a->kids.size() == 2 && b->kind == Kind::JsonBody) {
+        // Names beside other keys: none of them ends within so few bytes.
+        const Node *x = &nodes_[a->kids[0]], *y = &nodes_[a->kids[1]];
+        const bool first = x->kind == Kind::Strings;
+        const Node* names = first ? x : y;
+        if (names->kind != Kind::Strings || !sets_[names->a]->keys || facts_[a->kids[first ? 0 : 1]].min_bytes <= bytes) return false;
+        a = first ? y : x;
+    }
     if (a->kind != b->kind || a->kind < Kind::JsonBody || a->kind > Kind::JsonLow) return false;
     if (a->b != b->b || a->c != b->c || a->d != b->d) return false;
     ExprId inner = a->a, free = b->a;
@@ -454,8 +462,52 @@ bool Exprs::covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) con
         if (x.kind != Kind::Concat || y.kind != Kind::Concat || x.a != y.a) return false;
         inner = x.b, free = y.b;
     }
-    ending = facts_[inner].ending;
-    return facts_[inner].free_bytes >= std::max(bytes, 1u);
+    bytes = std::max(bytes, 1u);
+    ending = facts_[inner].end_bytes >= bytes;
+    return facts_[inner].free_bytes >= bytes;
+}
+
+bool Exprs::left_of(const Node& n, size_t max_texts, std::vector<std::string_view>& out) const {
+    if (n.kind != Kind::Strings || n.d - n.c > max_texts) return false;
+    const StringSet& set = *sets_[n.a];
+    for (uint32_t i = n.c; i < n.d; ++i)
+        if (!n.b || filters_[n.b - 1].keeps(set.order[i])) out.push_back(std::string_view(set.values[i]).substr(n.e));
+    return true;
+}
+
+std::optional<std::vector<std::string_view>> Exprs::finite(ExprId e, size_t max_texts) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    std::vector<std::string_view> out;
+    if (!left_of(nodes_[e], max_texts, out)) return std::nullopt;
+    return out;
+}
+
+std::optional<NameState> Exprs::name_state(ExprId e, size_t max_names) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    NameState out;
+    const Node* n = &nodes_[e];
+    if (n->kind == Kind::Or && n->kids.size() == 2) {
+        const Node &a = nodes_[n->kids[0]], &b = nodes_[n->kids[1]];
+        const Node& names = a.kind == Kind::Strings ? a : b;
+        if (!left_of(names, max_names, out.listed) || !sets_[names.a]->keys) return std::nullopt;
+        n = &names == &a ? &b : &a;
+    }
+    if (n->kind != Kind::JsonBody || nodes_[n->a].kind != Kind::And || nodes_[n->a].kids.size() != 2) return std::nullopt;
+    const Node& both = nodes_[n->a];
+    const ExprId refused = both.kids[both.kids[0] == any_text_id_ ? 1 : 0];
+    if ((both.kids[0] != any_text_id_ && both.kids[1] != any_text_id_) || nodes_[refused].kind != Kind::Not) return std::nullopt;
+    if (!left_of(nodes_[nodes_[refused].a], max_names, out.names)) return std::nullopt;
+    // All listed names are among the names, and all are spelled as they are.
+    size_t found = 0;
+    std::string spelled;
+    for (std::string_view name : out.names) {
+        for (char c : name)
+            if (static_cast<uint8_t>(c) < 0x20 || c == '"' || c == '\\') return std::nullopt;
+        spelled.assign(name).push_back('"');
+        found += std::binary_search(out.listed.begin(), out.listed.end(), std::string_view(spelled));
+    }
+    if (found != out.listed.size()) return std::nullopt;
+    return out;
 }
 
 // Whether every text of `unit` is one character.
@@ -477,12 +529,19 @@ bool Exprs::char_class(ExprId unit, CharRun& run) {
 std::optional<CharRun> Exprs::char_run(ExprId e) {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (nodes_[e].kind != Kind::JsonBody) return std::nullopt;
+    constexpr size_t kMaxExcept = 64;
     ExprId head = nodes_[e].a, rest = kEpsilon;
+    CharRun run;
+    if (const Node& both = nodes_[head]; both.kind == Kind::And && both.kids.size() == 2) {
+        const size_t refused = nodes_[both.kids[0]].kind == Kind::Not ? 0 : 1;
+        const Node& n = nodes_[both.kids[refused]];
+        if (n.kind != Kind::Not || !left_of(nodes_[n.a], kMaxExcept, run.except)) return std::nullopt;
+        head = both.kids[1 - refused];
+    }
     if (nodes_[head].kind == Kind::Concat) {
         rest = nodes_[head].b;
         head = nodes_[head].a;
     }
-    CharRun run;
     ExprId unit = head;
     if (nodes_[head].kind == Kind::Repeat) {
         unit = nodes_[head].a;

@@ -132,6 +132,7 @@ public:
     }
     // Beside the free string, descending only where they part.
     bool run(ExprId e, const CharRun& run);
+    void names(ExprId e, ExprId free, const NameState& state);
     void difference(ExprId e, ExprId free) {
         base_ = out_.base = &v_.free_text();
         row_.begin(v_.words(), base_->words.data());
@@ -164,32 +165,36 @@ private:
     // The subtree of `node` by this state alone. A loop: tokens may be long.
     void own(const Trie& t, uint32_t node, ExprId e, bool note) {
         struct Level {
-            uint32_t place, last;  // of the children that are left
+            uint32_t node;
+            ByteSet left;  // bytes of the children to visit
             const Expansion* from;
         };
         std::vector<Level> levels;
         auto enter = [&](uint32_t at, ExprId here) {
             t.set_tokens(at, row_);
             if (note && x_.nullable(here)) note_end(at);
-            if (here != kEpsilon && t.has_children(at)) levels.push_back({t.kids(at), t.kids(at + 1), x_.expansion(here)});
+            if (here == kEpsilon || !t.has_children(at)) return;
+            const Expansion* from = x_.expansion(here);
+            levels.push_back({at, t.kid_bytes(at) & from->first, from});
         };
         enter(node, e);
         while (!levels.empty()) {
             Level& level = levels.back();
-            ExprId next = kEmpty;
-            while (level.place < level.last && (next = level.from->next(t.kid_byte(level.place))) == kEmpty) ++level.place;
-            if (level.place == level.last) levels.pop_back();
-            else enter(t.kid(level.place++), next);
+            uint8_t byte = 0;
+            if (level.left.take_first(byte)) enter(t.kid(level.node, byte), level.from->next(byte));
+            else levels.pop_back();
         }
     }
 
     void children(uint32_t node, ExprId e, ExprId free) {
         const Expansion *mine = x_.expansion(e), *theirs = x_.expansion(free);
-        for (uint32_t place = v_.kids(node), last = v_.kids(node + 1); place < last; ++place) {
-            const ExprId a = mine->next(v_.kid_byte(place)), b = theirs->next(v_.kid_byte(place));
-            if (a != b) part(v_.kid(place), a, b);
-            else if (a == kEpsilon && v_.has_children(v_.kid(place))) out_.parted.push_back(v_.kid(place));
-        }
+        v_.kid_bytes(node).each([&](uint8_t byte) {
+            const ExprId a = mine->next(byte), b = theirs->next(byte);
+            if (a == b && a != kEpsilon) return;
+            const uint32_t child = v_.kid(node, byte);
+            if (a != b) part(child, a, b);
+            else if (v_.has_children(child)) out_.parted.push_back(child);
+        });
     }
 
     void part(uint32_t node, ExprId e, ExprId free) {
@@ -204,8 +209,7 @@ private:
             if (!x_.nullable(e)) out_.skips.push_back({node, node + 1});
             else if (v_.has_children(node)) out_.parted.push_back(node);
             const Expansion* mine = x_.expansion(e);
-            for (uint32_t place = v_.kids(node); place < v_.kids(node + 1); ++place)
-                if (const ExprId next = mine->next(v_.kid_byte(place)); next != kEmpty) own(v_, v_.kid(place), next, true);
+            (v_.kid_bytes(node) & mine->first).each([&](uint8_t byte) { own(v_, v_.kid(node, byte), mine->next(byte), true); });
             return;
         }
         if (x_.nullable(e)) note_end(node);
@@ -213,8 +217,10 @@ private:
         children(node, e, free);
     }
 
+    void part_escaped(uint32_t node, ExprId e, ExprId free);
+
     void drop(uint32_t from, uint32_t to) {
-        if (from == to) return;
+        if (from >= to) return;
         v_.clear_tokens(from, to, row_);
         if (!out_.skips.empty() && out_.skips.back().second == from) out_.skips.back().second = to;
         else out_.skips.push_back({from, to});
@@ -245,6 +251,59 @@ private:
     Draft& row_ = draft();
     std::vector<uint8_t> path_;
 };
+
+// Differs from the free string only where a name ends, and where escapes may spell one.
+void Walk::names(ExprId e, ExprId free, const NameState& state) {
+    base_ = out_.base = &v_.free_text();
+    row_.begin(v_.words(), base_->words.data());
+    struct End {
+        uint32_t node;
+        bool legal;
+        bool operator<(const End& other) const { return node < other.node; }
+    };
+    std::vector<End> ends;
+    std::string spelled;
+    for (std::string_view name : state.names) {
+        spelled.assign(name).push_back('"');
+        if (const uint32_t node = v_.find(spelled))
+            ends.push_back({node, std::binary_search(state.listed.begin(), state.listed.end(), std::string_view(spelled))});
+    }
+    for (uint32_t node : base_->escaped_ends) {
+        path_.clear();
+        for (uint32_t up = node; up != 0; up = v_.parent(up)) path_.push_back(v_.byte(up));
+        ExprId mine = e, its = free;
+        size_t i = path_.size();
+        for (; i > 0 && mine != its && mine != kEmpty; --i) {
+            mine = x_.next(mine, path_[i - 1]);
+            its = x_.next(its, path_[i - 1]);
+        }
+        if (mine == kEmpty) ends.push_back({node, false});
+        else if (i == 0) ends.push_back({node, true});
+    }
+    std::sort(ends.begin(), ends.end());
+    for (const auto& [node, legal] : ends) {
+        if (!legal) drop(node, v_.end(node));
+        else if (v_.has_children(node)) out_.parted.push_back(node);
+    }
+    part_escaped(0, e, free);
+}
+
+// The tokens with escapes of the subtree, where the state is not the free one's.
+void Walk::part_escaped(uint32_t node, ExprId e, ExprId free) {
+    const Trie& t = base_->escaped;
+    const Expansion *mine = x_.expansion(e), *theirs = x_.expansion(free);
+    t.kid_bytes(node).each([&](uint8_t byte) {
+        const ExprId a = mine->next(byte), b = theirs->next(byte);
+        if (a == b) return;
+        const uint32_t child = t.kid(node, byte);
+        bool ending = false;
+        if (a != kEmpty && b != kEmpty && x_.covers(a, b, t.height(child), ending) && ending) return;
+        if (a == kEmpty) t.clear_tokens(child, t.end(child), row_);
+        else if (b == kEmpty) own(t, child, a, false);
+        else if (a == kEpsilon) t.clear_tokens(child + 1, t.end(child), row_);
+        else if (b != kEpsilon) part_escaped(child, a, b);
+    });
+}
 
 // Of a class of characters: tokens all of whose bytes belong to it are legal, those with a byte that belongs nowhere in
 // the string are not, and the few others are tried one by one.
@@ -306,6 +365,7 @@ bool Walk::run(ExprId e, const CharRun& run) {
                     if ((state = x_.next(state, static_cast<uint8_t>(c))) == kEmpty) break;
                 if (state != kEmpty) row_.set(id);
             }
+    std::vector<std::pair<uint32_t, uint32_t>> dropped;
     // Ends: where the run alone decides, by their count.
     for (const FreeText::End& end : free.ends) {
         bool legal = end.bytes.within(known) && (run.more || end.chars <= run.high);
@@ -318,8 +378,21 @@ bool Walk::run(ExprId e, const CharRun& run) {
         } else if (legal) {
             legal = end.chars >= run.low;
         }
-        if (!legal) drop(end.node, end.node + 1);
+        if (!legal) dropped.push_back({end.node, end.node + 1});
     }
+    for (std::string_view text : run.except) {
+        uint32_t node = 0;
+        ExprId state = e;
+        for (size_t i = 0; i <= text.size(); ++i) {
+            const uint8_t byte = i == text.size() ? uint8_t{'"'} : static_cast<uint8_t>(text[i]);
+            if ((node = v_.child(node, byte)) == 0) break;
+            if ((state = x_.next(state, byte)) != kEmpty) continue;
+            dropped.push_back({node, v_.end(node)});
+            break;
+        }
+    }
+    std::sort(dropped.begin(), dropped.end());
+    for (const auto& [from, to] : dropped) drop(std::max(from, out_.skips.empty() ? 0 : out_.skips.back().second), to);
     each_child(free.escaped, e, [&](uint32_t child, ExprId next) { own(free.escaped, child, next, false); });
     return true;
 }
@@ -335,6 +408,30 @@ LexemeMask walk_trie(Exprs& x, const Vocabulary& v, ExprId e) {
 LexemeMask walk_difference(Exprs& x, const Vocabulary& v, ExprId e, ExprId free) {
     Walk walk(x, v);
     walk.difference(e, free);
+    return walk.take();
+}
+
+LexemeMask mask_of_texts(const Vocabulary& v, const std::vector<std::string_view>& texts) {
+    thread_local Draft row;
+    row.begin(v.words(), nullptr);
+    LexemeMask out;
+    for (std::string_view text : texts) {
+        uint32_t node = 0;
+        size_t i = 0;
+        for (; i < text.size() && (node = v.child(node, static_cast<uint8_t>(text[i]))) != 0; ++i) v.set_tokens(node, row);
+        if (i < text.size() || text.empty()) continue;
+        if (v.has_children(node)) out.exits.push_back(node);
+        if (v.has_tokens(node)) out.closers.push_back(node);
+    }
+    std::sort(out.exits.begin(), out.exits.end());
+    std::sort(out.closers.begin(), out.closers.end());
+    out.bits = row.bits();
+    return out;
+}
+
+LexemeMask mask_of_names(Exprs& x, const Vocabulary& v, ExprId e, ExprId free, const NameState& state) {
+    Walk walk(x, v);
+    walk.names(e, free, state);
     return walk.take();
 }
 

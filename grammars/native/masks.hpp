@@ -148,6 +148,8 @@ void LexemeMask::each_closer(F&& visit) const {
 LexemeMask walk_trie(Exprs& exprs, const Vocabulary& vocabulary, ExprId e);
 // free: the state of the free JSON string in `exprs`.
 LexemeMask walk_difference(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, ExprId free);
+LexemeMask mask_of_texts(const Vocabulary& vocabulary, const std::vector<std::string_view>& texts);
+LexemeMask mask_of_names(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, ExprId free, const NameState& state);
 // The mask of a run of characters, from the tables of the vocabulary; nothing when too many tokens would have to be tried.
 std::optional<LexemeMask> mask_of_run(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, const CharRun& run);
 FreeText make_free_text(const Vocabulary& vocabulary);

@@ -1,5 +1,7 @@
 #include "grammars/native/matcher.hpp"
 
+#include "grammars/native/json_value.hpp"
+
 #include <algorithm>
 
 namespace safegen {
@@ -17,6 +19,10 @@ std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
     const bool broad = x.expansion(e)->first.count() >= kBroad && free_text != kEmpty;
     auto make = [&]() -> LexemeMask {
         constexpr int kWide = 14;  // below, there is little to walk
+        constexpr size_t kFewTexts = 256;
+        if (const auto texts = x.finite(e, kFewTexts)) return mask_of_texts(*vocabulary, *texts);
+        if (free_text != kEmpty)
+            if (const auto names = x.name_state(e, kFewTexts)) return mask_of_names(x, *vocabulary, e, free_text, *names);
         if (free_text != kEmpty && x.expansion(e)->first.count() >= kWide)
             if (const auto run = x.char_run(e))
                 if (auto mask = mask_of_run(x, *vocabulary, e, *run)) return std::move(*mask);
@@ -103,18 +109,17 @@ void Matcher::walk(const Trie& t, uint32_t node, const State& state, std::string
         return;
     }
     const ByteSet first = machine_.first(state, text);
-    for (uint32_t place = t.kids(node); place < t.kids(node + 1); ++place) {
-        if (!first.has(t.kid_byte(place))) continue;
-        const uint32_t child = t.kid(place);
+    (t.kid_bytes(node) & first).each([&](uint8_t byte) {
+        const uint32_t child = t.kid(node, byte);
         const bool leaf = !t.has_children(child);
         if (!sensitive) t.set_tokens(child, row);
-        if (leaf && !sensitive) continue;
-        text.push_back(static_cast<char>(t.byte(child)));
-        const State next = machine_.step(state, t.byte(child), text);
+        if (leaf && !sensitive) return;
+        text.push_back(static_cast<char>(byte));
+        const State next = machine_.step(state, byte, text);
         if (sensitive && !hopeless(next)) t.set_tokens(child, row);
         if (!leaf) walk(t, child, next, text, row);
         text.pop_back();
-    }
+    });
 }
 
 // What follows the end of a lexeme, for all of its ends.
@@ -136,29 +141,35 @@ const State& Matcher::Ending::after(const std::string& text) {
 // The part of a walk within one lexeme, which needs no more than its expression; on from where it may end.
 void Matcher::walk_lexeme(const Trie& t, uint32_t node, const Top& top, std::string& text, Draft& row) const {
     struct Level {
-        uint32_t place, last;  // of the children that are left
+        uint32_t node;
+        ByteSet left;  // bytes of the children to visit
         const Expansion* from;
     };
     Exprs& x = compiled_->grammar->exprs();
     const size_t size = text.size();
     Ending ending{machine_, top};
-    std::vector<Level> levels{{t.kids(node), t.kids(node + 1), x.expansion(top.expr)}};
+    std::vector<Level> levels;
+    auto enter = [&](uint32_t at, ExprId here) {
+        const Expansion* from = x.expansion(here);
+        const ByteSet left = t.kid_bytes(at) & from->first;
+        if (!left.empty() || levels.empty()) levels.push_back({at, left, from});
+    };
+    enter(node, top.expr);
     while (!levels.empty()) {
         Level& level = levels.back();
-        ExprId next = kEmpty;
-        while (level.place < level.last && (next = level.from->next(t.kid_byte(level.place))) == kEmpty) ++level.place;
-        if (level.place == level.last) {
+        uint8_t byte = 0;
+        if (!level.left.take_first(byte)) {
             levels.pop_back();
             continue;
         }
-        const uint8_t byte = t.kid_byte(level.place);
-        const uint32_t child = t.kid(level.place++);
+        const uint32_t child = t.kid(level.node, byte);
+        const ExprId next = level.from->next(byte);
         t.set_tokens(child, row);
         if (!t.has_children(child)) continue;
         text.resize(size + levels.size());
         text.back() = static_cast<char>(byte);
         if (x.nullable(next)) walk(t, child, ending.after(text), text, row);
-        if (next != kEpsilon) levels.push_back({t.kids(child), t.kids(child + 1), x.expansion(next)});
+        if (next != kEpsilon) enter(child, next);
     }
     text.resize(size);
 }
@@ -248,8 +259,9 @@ void Matcher::fill_top(const Top& top, const LexemeMask* mask, std::string& text
 
 // Whether all keys that are not declared have the same value, so that what follows does not depend on which one it is.
 bool Matcher::value_is_fixed(const Top& top) const {
-    const Node& node = compiled_->grammar->node(top.frame->node);
-    return node.object && node.object->extras.size() == 1;
+    const Grammar& g = *compiled_->grammar;
+    const auto& extras = g.node(top.frame->node).object->extras;
+    return std::all_of(extras.begin(), extras.end(), [&](const auto& extra) { return g.resolve(extra.second) == g.resolve(extras[0].second); });
 }
 
 // What may follow the closing quotes of a string, for all of them at once. False, and nothing done, when it depends on
@@ -271,41 +283,108 @@ bool Matcher::walk_tails(const Top& top, const LexemeMask* mask, std::string& te
     std::vector<uint32_t> apart;  // ends of keys that are declared, and those after which another key may be read
     const bool by_key = top.frame->phase == Frame::ObjectKey;
     if (by_key) {
-        if (!value_is_fixed(top) || text.find('\\', top.start) != std::string::npos) return false;
+        if (text.find('\\', top.start) != std::string::npos) return false;
         const auto& parted = mask ? mask->parted : apart;
         std::set_union(parted.begin(), parted.end(), free.late.begin(), free.late.end(), std::back_inserter(apart));
         std::vector<uint32_t> legal;
         std::set_difference(apart.begin(), apart.end(), dropped.begin(), dropped.end(), std::back_inserter(legal));
         std::swap(apart, legal);
     }
-    // Any of the others stands for all of them.
+    // The others in groups of the same value: any of a group stands for all of it.
+    std::vector<std::vector<uint32_t>> groups(1);
+    const auto legal = [&](uint32_t exit) {
+        return !std::binary_search(dropped.begin(), dropped.end(), exit) && !std::binary_search(apart.begin(), apart.end(), exit);
+    };
+    if (by_key && !value_is_fixed(top)) {
+        group_by_value(top, text, legal, groups);
+    } else {
+        std::copy_if(free.exits.begin(), free.exits.end(), std::back_inserter(groups[0]), legal);
+    }
+    std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
     const size_t size = text.size();
-    State after;
-    size_t tried = 0;
-    for (size_t i = 0; i < free.exits.size() && tried < 8 && after.tops.empty(); ++i) {
-        if (std::binary_search(dropped.begin(), dropped.end(), free.exits[i]) || std::binary_search(apart.begin(), apart.end(), free.exits[i])) continue;
-        text.resize(size);
-        v.append_path(free.exits[i], text);
-        after = machine_.finish(top, text);
-        ++tried;
-        if (!by_key) break;
+    bool general = !groups[0].empty();
+    std::vector<State> after;
+    for (const auto& group : groups) {
+        constexpr size_t kTries = 8;  // a key that was read before is no example
+        State state;
+        for (size_t i = 0; i < std::min(group.size(), kTries) && state.tops.empty(); ++i) {
+            v.append_path(group[i], text);
+            state = machine_.finish(top, text);
+            text.resize(size);
+            if (!by_key) break;
+        }
+        general &= group.empty() || ((!by_key || !state.tops.empty()) && state.outer() == kInfinite && !state.sensitive());
+        after.push_back(std::move(state));
     }
-    const bool general = tried != 0 && (!by_key || !after.tops.empty()) && after.outer() == kInfinite && !after.sensitive();
-    if (general) {
-        walk(free.tails, 0, after, text, row);
-        for (uint32_t exit : dropped) v.clear_tokens(exit + 1, v.end(exit), row);
-        for (uint32_t exit : apart) v.clear_tokens(exit + 1, v.end(exit), row);
-    }
+    if (!general) return false;
+    v.append_path(groups[0][0], text);
+    set_starts(after[0], text);
+    walk(free.tails, 0, after[0], text, row);
     text.resize(size);
-    if (general) walk_exits(top, apart, text, row);
-    return general;
+    for (uint32_t exit : dropped) v.clear_tokens(exit + 1, v.end(exit), row);
+    for (uint32_t exit : apart) v.clear_tokens(exit + 1, v.end(exit), row);
+    for (size_t i = 1; i < groups.size(); ++i)
+        for (uint32_t exit : groups[i]) v.clear_tokens(exit + 1, v.end(exit), row);
+    for (size_t i = 1; i < groups.size(); ++i) {
+        const ByteSet first = machine_.first_of_all(after[i]);
+        for (uint32_t exit : groups[i]) {
+            if ((v.kid_bytes(exit) & first).empty()) continue;
+            v.append_path(exit, text);
+            set_starts(after[i], text);
+            walk(v, exit, after[i], text, row);
+            text.resize(size);
+        }
+    }
+    walk_exits(top, apart, text, row);
+    return true;
+}
+
+// Lexemes that begin where the text ends now, wherever the state was made.
+void Matcher::set_starts(State& state, const std::string& text) {
+    for (Top& next : state.tops) next.start = static_cast<uint32_t>(text.size());
+}
+
+// Ends of keys by the first of the object's patterns that the key matches.
+template <class Legal>
+void Matcher::group_by_value(const Top& top, const std::string& text, const Legal& legal, std::vector<std::vector<uint32_t>>& groups) const {
+    const Grammar& g = *compiled_->grammar;
+    const Vocabulary& v = *compiled_->vocabulary;
+    Exprs& x = g.exprs();
+    const auto& extras = g.node(top.frame->node).object->extras;
+    std::vector<ExprId> states;
+    for (const auto& [keys, value] : extras) {
+        ExprId state = g.alive(value) ? keys : kEmpty;
+        for (size_t i = top.start + 1; i < text.size() && state != kEmpty; ++i) state = x.next(state, static_cast<uint8_t>(text[i]));
+        states.push_back(state);
+    }
+    groups.assign(extras.size(), {});
+    std::string path;
+    for (uint32_t exit : compiled_->free().exits) {
+        if (!legal(exit)) continue;
+        path.clear();
+        v.append_path(exit, path);
+        path = decode_json_string('"' + path);
+        for (size_t i = 0; i < states.size(); ++i)
+            if (states[i] != kEmpty && x.matches(states[i], path)) {
+                groups[i].push_back(exit);
+                break;
+            }
+    }
 }
 
 void Matcher::walk_exits(const Top& top, const std::vector<uint32_t>& exits, std::string& text, Draft& row) const {
     const Vocabulary& v = *compiled_->vocabulary;
     const size_t size = text.size();
     Ending ending{machine_, top};
+    ByteSet first = ByteSet::all();  // of whatever may follow
+    if (!top.frame->sensitive && exits.size() > 1) {
+        v.append_path(exits[0], text);
+        first = top.frame->phase == Frame::ObjectKey ? compiled_->grammar->exprs().expansion(compiled_->grammar->colon)->first
+                                                     : machine_.first_of_all(ending.after(text));
+        text.resize(size);
+    }
     for (uint32_t exit : exits) {
+        if ((v.kid_bytes(exit) & first).empty()) continue;
         v.append_path(exit, text);
         walk(v, exit, ending.after(text), text, row);
         text.resize(size);

@@ -161,6 +161,9 @@ private:
         const State& after(const std::string& text);
     };
     bool value_is_fixed(const Top& top) const;
+    static void set_starts(State& state, const std::string& text);
+    template <class Legal>
+    void group_by_value(const Top& top, const std::string& text, const Legal& legal, std::vector<std::vector<uint32_t>>& groups) const;
     bool excluded(const std::string& text) const;
     Fed feed(Position& at, uint32_t token) const;
     bool has_legal_token(Position& at) const;

@@ -620,6 +620,12 @@ NodeId State::node_from(uint32_t start) const {
     return kNoNode;
 }
 
+ByteSet Machine::first_of_all(const State& state) const {
+    ByteSet out;
+    for (const Top& top : state.tops) out = out | grammar_.exprs().expansion(top.expr)->first;
+    return out;
+}
+
 ByteSet Machine::first(const State& state, const std::string& text) const {
     ByteSet out;
     for (const Top& top : state.tops) {

@@ -166,6 +166,7 @@ public:
     // What follows when the lexeme of `top` ends after `text`.
     State finish(const Top& top, const std::string& text) const;
     ByteSet first(const State& state, const std::string& text) const;
+    ByteSet first_of_all(const State& state) const;  // the same, with keys that may not come again
     // A key lexeme whose object already holds extra keys: at its closing quote the key itself decides.
     static bool decides_by_key(const Top& top) { return top.frame->phase == Frame::ObjectKey && top.frame->seen && !top.frame->seen->extras.empty(); }
     static bool repeats_key(const Top& top, std::string_view literal);  // literal: a whole key with its quotes

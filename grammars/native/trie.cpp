@@ -1,6 +1,8 @@
 #include "grammars/native/trie.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <stdexcept>
 
 namespace safegen {
 
@@ -45,15 +47,24 @@ void Trie::build(const std::vector<std::pair<std::string_view, uint32_t>>& entri
             kid_bytes_.push_back(byte(at));
             if (i == 0) root_child_[byte(at)] = at;
         }
+        if (kid_nodes_.size() - nodes_[i].kids <= kFew) continue;
+        if (wide_.size() > 0xFFFF) throw std::length_error("the vocabulary branches too often");
+        nodes_[i].wide = static_cast<uint16_t>(wide_.size());
+        wide_.push_back({});
+        for (size_t place = nodes_[i].kids; place < kid_bytes_.size(); ++place) {
+            wide_.back().bytes.add(kid_bytes_[place]);
+            wide_.back().place[kid_bytes_[place]] = static_cast<uint8_t>(place - nodes_[i].kids);
+        }
     }
     nodes_.back().kids = static_cast<uint32_t>(kid_nodes_.size());
 }
 
 uint32_t Trie::child(uint32_t node, uint8_t b) const {
     if (node == 0) return root_child_[b];
-    for (uint32_t place = kids(node); place < kids(node + 1); ++place)
-        if (kid_byte(place) == b) return kid(place);
-    return 0;
+    const uint32_t begin = nodes_[node].kids, count = nodes_[node + 1].kids - begin;
+    if (count == 0) return 0;
+    const void* found = std::memchr(kid_bytes_.data() + begin, b, count);
+    return found ? kid_nodes_[begin + static_cast<size_t>(static_cast<const uint8_t*>(found) - (kid_bytes_.data() + begin))] : 0;
 }
 
 uint32_t Trie::find(std::string_view text) const {

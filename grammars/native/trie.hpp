@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "grammars/native/byteset.hpp"
+
 namespace safegen {
 
 class Trie {
@@ -30,10 +32,22 @@ public:
     std::string path(uint32_t node) const;
     void append_path(uint32_t node, std::string& text) const;
 
-    // The children of a node: places from kids(node) to kids(node + 1).
-    uint32_t kids(uint32_t node) const { return nodes_[node].kids; }
-    uint8_t kid_byte(uint32_t place) const { return kid_bytes_[place]; }
-    uint32_t kid(uint32_t place) const { return kid_nodes_[place]; }
+    // The children of a node: their bytes, and the one of a byte that is among them.
+    ByteSet kid_bytes(uint32_t node) const {
+        const uint32_t begin = nodes_[node].kids, end = nodes_[node + 1].kids;
+        if (end - begin > kFew) return wide_[nodes_[node].wide].bytes;
+        ByteSet out;
+        for (uint32_t place = begin; place < end; ++place) out.add(kid_bytes_[place]);
+        return out;
+    }
+    uint32_t kid(uint32_t node, uint8_t b) const {
+        if (node == 0) return root_child_[b];
+        const uint32_t begin = nodes_[node].kids, count = nodes_[node + 1].kids - begin;
+        if (count > kFew) return kid_nodes_[begin + wide_[nodes_[node].wide].place[b]];
+        uint32_t place = begin;
+        while (kid_bytes_[place] != b) ++place;
+        return kid_nodes_[place];
+    }
 
     template <class Row>
     void set_tokens(uint32_t node, Row& row) const {
@@ -50,9 +64,15 @@ public:
 private:
     struct Node {
         uint32_t end = 0, token_begin = 0, kids = 0, parent = 0;
-        uint16_t depth = 0, height = 0;
+        uint16_t depth = 0, height = 0, wide = 0;  // wide: place of its children's bytes, if they are many
         uint8_t byte = 0;
     };
+    static constexpr uint32_t kFew = 12;
+    struct Wide {
+        ByteSet bytes;
+        std::array<uint8_t, 256> place;  // among the children
+    };
+    std::vector<Wide> wide_;
     std::vector<Node> nodes_;  // one more than there are
     std::vector<uint8_t> kid_bytes_;
     std::vector<uint32_t> kid_nodes_;
