@@ -121,6 +121,13 @@ public:
         const Expansion* known = meta(e).expansion.load(std::memory_order_acquire);
         return known ? known : expand(e);
     }
+    // The same for a few bytes, without all others: what is not expanded yet stays so.
+    ExprId step(ExprId e, uint8_t byte) {
+        const Expansion* known = meta(e).expansion.load(std::memory_order_acquire);
+        return known ? known->next(byte) : lazy_step(e, byte);
+    }
+    // Those of `bytes` that may go on from e, perhaps more; asks for no more than a few derivatives where it can.
+    ByteSet worth_trying(ExprId e, const ByteSet& bytes);
     bool nullable(ExprId e) const { return meta(e).nullable; }
     bool live(ExprId e);                        // some text is accepted
     uint32_t shortest_length(ExprId e);         // bytes; kInfinite when empty
@@ -210,6 +217,8 @@ private:
     const Expansion* expand(ExprId e);
     const Expansion* expand_locked(ExprId e);
     bool live_(ExprId e);
+    ExprId lazy_step(ExprId e, uint8_t byte);
+    bool first_bytes(ExprId e, ByteSet& out) const;
     bool search(ExprId start, bool exact);
     void mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal);
     ByteSet alphabet_(ExprId e);

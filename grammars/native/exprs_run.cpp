@@ -266,6 +266,42 @@ const Exprs::Raw& Exprs::raw(ExprId e) {
     return *raws_[e];
 }
 
+ExprId Exprs::lazy_step(ExprId e, uint8_t byte) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    const ExprId next = derive(e, byte);
+    return next != kEmpty && live_(next) ? next : kEmpty;
+}
+
+// Adds the bytes with which a text may begin, as far as that is seen at once.
+bool Exprs::first_bytes(ExprId e, ByteSet& out) const {
+    const Node* n = &nodes_[e];
+    for (; n->kind == Kind::Concat; n = &nodes_[n->b]) {
+        if (!first_bytes(n->a, out)) return false;
+        if (!meta(n->a).nullable) return true;
+    }
+    switch (n->kind) {
+        case Kind::Empty:
+        case Kind::Epsilon: return true;
+        case Kind::Bytes: out = out | byte_sets_[n->a]; return true;
+        case Kind::Repeat: return first_bytes(n->a, out);
+        case Kind::Or: return std::all_of(n->kids.begin(), n->kids.end(), [&](ExprId kid) { return first_bytes(kid, out); });
+        default: return false;
+    }
+}
+
+ByteSet Exprs::worth_trying(ExprId e, const ByteSet& bytes) {
+    constexpr int kFew = 4;
+    if (const Expansion* known = meta(e).expansion.load(std::memory_order_acquire)) return known->first & bytes;
+    if (bytes.count() <= kFew) return bytes;
+    ByteSet first;
+    {
+        std::lock_guard<std::recursive_mutex> lock(mutex_);
+        if (!first_bytes(e, first)) first = ByteSet::all();
+    }
+    first = first & bytes;
+    return first.count() <= kFew ? first : expansion(e)->first & bytes;
+}
+
 const Expansion* Exprs::expand(ExprId e) {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     return expand_locked(e);

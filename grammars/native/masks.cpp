@@ -151,9 +151,8 @@ private:
 
     template <class F>
     void each_child(const Trie& trie, ExprId e, F&& visit) {  // of the root
-        const Expansion* from = x_.expansion(e);
-        from->first.each([&](uint8_t b) {
-            if (const uint32_t child = trie.child(0, b)) visit(child, from->next(b));
+        x_.worth_trying(e, trie.kid_bytes(0)).each([&](uint8_t b) {
+            if (const ExprId next = x_.step(e, b); next != kEmpty) visit(trie.kid(0, b), next);
         });
     }
 
@@ -166,22 +165,21 @@ private:
     void own(const Trie& t, uint32_t node, ExprId e, bool note) {
         struct Level {
             uint32_t node;
+            ExprId state;
             ByteSet left;  // bytes of the children to visit
-            const Expansion* from;
         };
         std::vector<Level> levels;
         auto enter = [&](uint32_t at, ExprId here) {
+            if (here == kEmpty) return;
             t.set_tokens(at, row_);
             if (note && x_.nullable(here)) note_end(at);
-            if (here == kEpsilon || !t.has_children(at)) return;
-            const Expansion* from = x_.expansion(here);
-            levels.push_back({at, t.kid_bytes(at) & from->first, from});
+            if (here != kEpsilon && t.has_children(at)) levels.push_back({at, here, x_.worth_trying(here, t.kid_bytes(at))});
         };
         enter(node, e);
         while (!levels.empty()) {
             Level& level = levels.back();
             uint8_t byte = 0;
-            if (level.left.take_first(byte)) enter(t.kid(level.node, byte), level.from->next(byte));
+            if (level.left.take_first(byte)) enter(t.kid(level.node, byte), x_.step(level.state, byte));
             else levels.pop_back();
         }
     }
@@ -274,7 +272,7 @@ void Walk::names(ExprId e, ExprId free, const NameState& state) {
         ExprId mine = e, its = free;
         size_t i = path_.size();
         for (; i > 0 && mine != its && mine != kEmpty; --i) {
-            mine = x_.next(mine, path_[i - 1]);
+            mine = x_.step(mine, path_[i - 1]);
             its = x_.next(its, path_[i - 1]);
         }
         if (mine == kEmpty) ends.push_back({node, false});
@@ -291,9 +289,11 @@ void Walk::names(ExprId e, ExprId free, const NameState& state) {
 // The tokens with escapes of the subtree, where the state is not the free one's.
 void Walk::part_escaped(uint32_t node, ExprId e, ExprId free) {
     const Trie& t = base_->escaped;
-    const Expansion *mine = x_.expansion(e), *theirs = x_.expansion(free);
-    t.kid_bytes(node).each([&](uint8_t byte) {
-        const ExprId a = mine->next(byte), b = theirs->next(byte);
+    const Expansion* theirs = x_.expansion(free);
+    const ByteSet kids = t.kid_bytes(node);
+    if (kids.count() > 4) x_.expansion(e);
+    kids.each([&](uint8_t byte) {
+        const ExprId a = x_.step(e, byte), b = theirs->next(byte);
         if (a == b) return;
         const uint32_t child = t.kid(node, byte);
         bool ending = false;
@@ -308,7 +308,7 @@ void Walk::part_escaped(uint32_t node, ExprId e, ExprId free) {
 // Of a class of characters: tokens all of whose bytes belong to it are legal, those with a byte that belongs nowhere in
 // the string are not, and the few others are tried one by one.
 bool Walk::run(ExprId e, const CharRun& run) {
-    constexpr size_t kTries = 4000;
+    constexpr size_t kTries = 12'000;
     base_ = out_.base = &v_.free_text();
     const FreeText& free = *base_;
     const size_t words = v_.words();
@@ -343,9 +343,17 @@ bool Walk::run(ExprId e, const CharRun& run) {
         if (known.has(b) && b != '\\') attempt_all(free.holding[b]);
         else refuse_all(free.holding[b]);
     });
-    if (inside.has('\\')) refuse_all(free.holding['\\']);  // its spelling is tried apart
-    if (run.high < free.max_chars) {
-        if (run.high >= FreeText::kCounts) return false;
+    // Tokens with escapes are tried apart, unless whatever they spell is legal.
+    const bool any_escape = free.held.within(inside) && !run.more && run.except.empty() && run.high >= free.escaped.max_depth;
+    if (inside.has('\\') && !any_escape) refuse_all(free.holding['\\']);
+    if (run.high < free.max_chars && run.high >= FreeText::kCounts) {
+        for (const auto& [chars, id] : free.longest) {
+            if (chars <= run.high) continue;
+            tried |= run.more;
+            if (run.more) tries[id / 32] |= 1u << (id % 32);
+            else keep[id / 32] &= ~(1u << (id % 32));
+        }
+    } else if (run.high < free.max_chars) {
         const uint32_t* longer = free.longer.data() + run.high * words;
         if (run.more) attempt(longer);
         else refuse(longer);
@@ -369,11 +377,11 @@ bool Walk::run(ExprId e, const CharRun& run) {
     // Ends: where the run alone decides, by their count.
     for (const FreeText::End& end : free.ends) {
         bool legal = end.bytes.within(known) && (run.more || end.chars <= run.high);
-        if (end.bytes.has('\\') || (legal && (run.more || !end.bytes.within(inside)))) {
+        if ((end.bytes.has('\\') && !(any_escape && run.low == 0)) || (legal && (run.more || !end.bytes.within(inside)))) {
             ExprId state = e;
             const std::string path = v_.path(end.node);
             for (char c : path)
-                if ((state = x_.next(state, static_cast<uint8_t>(c))) == kEmpty) break;
+                if ((state = x_.step(state, static_cast<uint8_t>(c))) == kEmpty) break;
             legal = state != kEmpty;
         } else if (legal) {
             legal = end.chars >= run.low;
@@ -386,14 +394,14 @@ bool Walk::run(ExprId e, const CharRun& run) {
         for (size_t i = 0; i <= text.size(); ++i) {
             const uint8_t byte = i == text.size() ? uint8_t{'"'} : static_cast<uint8_t>(text[i]);
             if ((node = v_.child(node, byte)) == 0) break;
-            if ((state = x_.next(state, byte)) != kEmpty) continue;
+            if ((state = x_.step(state, byte)) != kEmpty) continue;
             dropped.push_back({node, v_.end(node)});
             break;
         }
     }
     std::sort(dropped.begin(), dropped.end());
     for (const auto& [from, to] : dropped) drop(std::max(from, out_.skips.empty() ? 0 : out_.skips.back().second), to);
-    each_child(free.escaped, e, [&](uint32_t child, ExprId next) { own(free.escaped, child, next, false); });
+    if (!any_escape) each_child(free.escaped, e, [&](uint32_t child, ExprId next) { own(free.escaped, child, next, false); });
     return true;
 }
 
@@ -475,6 +483,7 @@ void add_tables(const Vocabulary& v, FreeText& out) {
             }
             for (uint32_t i = 0; i < std::min(all.chars, FreeText::kCounts); ++i) out.longer[i * words + id / 32] |= 1u << (id % 32);
             out.max_chars = std::max(out.max_chars, all.chars);
+            if (all.chars >= FreeText::kCounts) out.longest.push_back({all.chars, id});
         }
     }
     out.escaped.build(escaped);

@@ -108,6 +108,7 @@ struct FreeText {
     ByteSet held;                         // those that some token holds
     static constexpr uint32_t kCounts = 48;
     std::vector<uint32_t> longer;         // kCounts rows: of more than i characters, no backslash among them
+    std::vector<std::pair<uint32_t, uint32_t>> longest;  // characters and id of those with kCounts or more
     Trie escaped;                         // tokens whose text holds a backslash
     // All exits and closers with what their text is made of.
     struct End {

@@ -18,7 +18,7 @@ std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
     Exprs& x = grammar->exprs();
     const bool broad = x.expansion(e)->first.count() >= kBroad && free_text != kEmpty;
     auto make = [&]() -> LexemeMask {
-        constexpr int kWide = 14;  // below, there is little to walk
+        constexpr int kWide = 30;  // below, there is little to walk
         constexpr size_t kFewTexts = 256;
         if (const auto texts = x.finite(e, kFewTexts)) return mask_of_texts(*vocabulary, *texts);
         if (free_text != kEmpty)
@@ -142,19 +142,13 @@ const State& Matcher::Ending::after(const std::string& text) {
 void Matcher::walk_lexeme(const Trie& t, uint32_t node, const Top& top, std::string& text, Draft& row) const {
     struct Level {
         uint32_t node;
+        ExprId state;
         ByteSet left;  // bytes of the children to visit
-        const Expansion* from;
     };
     Exprs& x = compiled_->grammar->exprs();
     const size_t size = text.size();
     Ending ending{machine_, top};
-    std::vector<Level> levels;
-    auto enter = [&](uint32_t at, ExprId here) {
-        const Expansion* from = x.expansion(here);
-        const ByteSet left = t.kid_bytes(at) & from->first;
-        if (!left.empty() || levels.empty()) levels.push_back({at, left, from});
-    };
-    enter(node, top.expr);
+    std::vector<Level> levels{{node, top.expr, x.worth_trying(top.expr, t.kid_bytes(node))}};
     while (!levels.empty()) {
         Level& level = levels.back();
         uint8_t byte = 0;
@@ -162,14 +156,15 @@ void Matcher::walk_lexeme(const Trie& t, uint32_t node, const Top& top, std::str
             levels.pop_back();
             continue;
         }
+        const ExprId next = x.step(level.state, byte);
+        if (next == kEmpty) continue;
         const uint32_t child = t.kid(level.node, byte);
-        const ExprId next = level.from->next(byte);
         t.set_tokens(child, row);
         if (!t.has_children(child)) continue;
         text.resize(size + levels.size());
         text.back() = static_cast<char>(byte);
         if (x.nullable(next)) walk(t, child, ending.after(text), text, row);
-        if (next != kEpsilon) enter(child, next);
+        if (next != kEpsilon) levels.push_back({child, next, x.worth_trying(next, t.kid_bytes(child))});
     }
     text.resize(size);
 }
