@@ -3,6 +3,7 @@
 #include "grammars/native/json_value.hpp"
 
 #include <algorithm>
+#include <map>
 
 namespace safegen {
 
@@ -256,7 +257,8 @@ void Matcher::fill_top(const Top& top, const LexemeMask* mask, std::string& text
 bool Matcher::value_is_fixed(const Top& top) const {
     const Grammar& g = *compiled_->grammar;
     const auto& extras = g.node(top.frame->node).object->extras;
-    return std::all_of(extras.begin(), extras.end(), [&](const auto& extra) { return g.resolve(extra.second) == g.resolve(extras[0].second); });
+    if (g.node(top.frame->node).object->conditions) return false;
+    return std::all_of(extras.begin(), extras.end(), [&](const auto& extra) { return g.resolve(extra.value) == g.resolve(extras[0].value); });
 }
 
 // What may follow the closing quotes of a string, for all of them at once. False, and nothing done, when it depends on
@@ -278,7 +280,8 @@ bool Matcher::walk_tails(const Top& top, const LexemeMask* mask, std::string& te
     std::vector<uint32_t> apart;  // ends of keys that are declared, and those after which another key may be read
     const bool by_key = top.frame->phase == Frame::ObjectKey;
     if (by_key) {
-        if (text.find('\\', top.start) != std::string::npos) return false;
+        const size_t num_patterns = compiled_->grammar->node(top.frame->node).object->extras.size();
+        if (text.find('\\', top.start) != std::string::npos || num_patterns > 64) return false;
         const auto& parted = mask ? mask->parted : apart;
         std::set_union(parted.begin(), parted.end(), free.late.begin(), free.late.end(), std::back_inserter(apart));
         std::vector<uint32_t> legal;
@@ -339,7 +342,7 @@ void Matcher::set_starts(State& state, const std::string& text) {
     for (Top& next : state.tops) next.start = static_cast<uint32_t>(text.size());
 }
 
-// Ends of keys by the first of the object's patterns that the key matches.
+// Ends of keys by which of the object's patterns the key matches.
 template <class Legal>
 void Matcher::group_by_value(const Top& top, const std::string& text, const Legal& legal, std::vector<std::vector<uint32_t>>& groups) const {
     const Grammar& g = *compiled_->grammar;
@@ -347,24 +350,26 @@ void Matcher::group_by_value(const Top& top, const std::string& text, const Lega
     Exprs& x = g.exprs();
     const auto& extras = g.node(top.frame->node).object->extras;
     std::vector<ExprId> states;
-    for (const auto& [keys, value] : extras) {
-        ExprId state = g.alive(value) ? keys : kEmpty;
+    for (const ExtraKeys& extra : extras) {
+        ExprId state = extra.keys;
         for (size_t i = top.start + 1; i < text.size() && state != kEmpty; ++i) state = x.next(state, static_cast<uint8_t>(text[i]));
         states.push_back(state);
     }
-    groups.assign(extras.size(), {});
+    std::map<uint64_t, std::vector<uint32_t>> by_matches;
     std::string path;
     for (uint32_t exit : compiled_->free().exits) {
         if (!legal(exit)) continue;
         path.clear();
         v.append_path(exit, path);
         path = decode_json_string('"' + path);
+        uint64_t matches = 0;
         for (size_t i = 0; i < states.size(); ++i)
-            if (states[i] != kEmpty && x.matches(states[i], path)) {
-                groups[i].push_back(exit);
-                break;
-            }
+            if (states[i] != kEmpty && x.matches(states[i], path)) matches |= uint64_t{1} << i;
+        by_matches[matches].push_back(exit);
     }
+    groups.clear();
+    for (auto& [matches, exits] : by_matches) groups.push_back(std::move(exits));
+    if (groups.empty()) groups.emplace_back();
 }
 
 void Matcher::walk_exits(const Top& top, const std::vector<uint32_t>& exits, std::string& text, Draft& row) const {
