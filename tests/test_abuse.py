@@ -19,7 +19,7 @@ from tests.support import suites
 
 ROOT = Path(__file__).parents[1]
 FULL = bool(os.environ.get("SAFEGEN_FULL"))
-EVERY = 1 if FULL else 4  # each so many rows are also checked and explained
+EVERY = 1 if FULL else 8  # each so many rows are also checked and explained
 
 
 def _rows() -> list[dict[str, Any]]:
