@@ -246,7 +246,8 @@ static uint64_t taste(uint8_t byte) {
 // Where the greedy way fails (values that must differ, verified nodes): leaves it for another byte, as late as that
 // helps. A way that fails further on is followed in its stead, so that one value after the other gets right; but not
 // where a node failed as it closed, which more text in it may never mend.
-std::optional<std::string> Machine::repaired_completion(Trail way, const Excludes& excluded, uint64_t& room) const {
+// onward: whether such a way is followed. Blanks, zeros and escapes lead on and on without making a value new.
+std::optional<std::string> Machine::repaired_completion(Trail way, bool onward, const Excludes& excluded, uint64_t& room) const {
     for (size_t back = 1; back <= way.states.size() && room > 0;) {
         const State state = way.states[way.states.size() - back];
         std::string text = way.text.substr(0, way.text.size() - back);
@@ -267,7 +268,7 @@ std::optional<std::string> Machine::repaired_completion(Trail way, const Exclude
             }
             text.pop_back();
             if (room == 0) break;
-            if (other.judged || other.text.size() <= way.text.size()) continue;
+            if (!onward || other.judged || other.text.size() <= way.text.size()) continue;
             way = std::move(other);
             back = 1;
             break;
@@ -313,8 +314,10 @@ std::string Machine::shortest_completion(const State& state, const std::string& 
     uint64_t room = UINT64_MAX;  // the greedy way is as long as the answer
     Trail trail;
     if (auto rest = greedy_completion(state, text, excluded, room, trail)) return *rest;
-    room = kRoom;
-    if (auto whole = repaired_completion(std::move(trail), excluded, room)) return whole->substr(text.size());
+    for (const bool onward : {false, true}) {
+        room = kRoom;
+        if (auto whole = repaired_completion(trail, onward, excluded, room)) return whole->substr(text.size());
+    }
     room = kRoom;
     if (auto whole = searched_completion(state, text, excluded, room)) return whole->substr(text.size());
     throw LimitExceeded("no completion was found");

@@ -191,7 +191,7 @@ private:
     };
     // Each takes its work from `room` and gives up when that is used up; the last two give the whole text.
     std::optional<std::string> greedy_completion(State state, std::string text, const Excludes& excluded, uint64_t& room, Trail& trail) const;
-    std::optional<std::string> repaired_completion(Trail way, const Excludes& excluded, uint64_t& room) const;
+    std::optional<std::string> repaired_completion(Trail way, bool onward, const Excludes& excluded, uint64_t& room) const;
     std::optional<std::string> searched_completion(const State& state, const std::string& text, const Excludes& excluded, uint64_t& room) const;
     std::string shortest_key(const Top& top, const std::string& text) const;
     std::string listed_key(const Top& top, const std::string& read) const;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any, Literal
 
@@ -206,3 +207,43 @@ def test_hundreds_of_listed_values_that_must_differ_need_no_retract() -> None:
         assert (int(row[0][token >> 5]) >> (token & 31)) & 1, matcher.text()
         assert matcher.advance([token]) is None
     assert matcher.can_end()
+
+
+def pair(draw: random.Random) -> list[int]:
+    return [draw.randint(0, 20), draw.randint(0, 20)]
+
+
+def package(draw: random.Random) -> Any:
+    name = f"p{draw.randint(0, 20)}"
+    return draw.choice([name, {"n": name}, {"n": name, "v": draw.randint(0, 5)}])
+
+
+PACKAGE = {"type": "object", "properties": {"n": {"type": "string"}, "v": {"type": "integer"}}, "required": ["n"]}
+
+
+@pytest.mark.parametrize(
+    ("items", "make"),
+    [
+        ({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 20}, "maxItems": 2}, pair),
+        ({"anyOf": [{"type": "string"}, PACKAGE | {"additionalProperties": False}]}, package),
+        ({"type": "integer", "minimum": 0, "maximum": 200}, lambda draw: draw.randint(0, 200)),
+        (
+            {"type": "string", "pattern": "^[a-c]{1,2}-[0-9]$"},
+            lambda draw: f"{draw.choice('abc')}-{draw.randint(0, 9)}",
+        ),
+    ],
+)
+@pytest.mark.parametrize("spelling", ["canonical", "any"])
+def test_items_that_begin_like_others_are_not_given_up(
+    items: dict[str, Any], make: Callable[[random.Random], Any], spelling: Literal["canonical", "any"]
+) -> None:
+    """A retract is for items that cannot be new, not for those whose shortest end is not."""
+    options = SchemaOptions("flexible", spelling=spelling)
+    program = compile_json_schema({"type": "array", "uniqueItems": True, "items": items}, options).program
+    vocabulary, draw = Vocabulary([*(bytes([byte]) for byte in range(256)), None], [256]), random.Random(11)
+    for _ in range(2):
+        values = list({json.dumps(value): value for value in (make(draw) for _ in range(25))}.values())
+        matcher = Matcher(program, vocabulary)
+        for byte in json.dumps(values).encode():
+            assert matcher.advance([byte]) is None, matcher.text()
+        assert matcher.can_end()
