@@ -74,7 +74,8 @@ Next more_of_raw(S s, uint8_t b) {
     if (b < s.utf8_low || b > s.utf8_high) return std::nullopt;
     s.utf8_low = 0x80;
     s.utf8_high = 0xBF;
-    if (s.role != S::Outside) s.value = s.value << 6 | (b & 0x3Fu);
+    const bool first_byte_tells = s.role == S::RangeLow && s.utf8_left == 2 && s.value >= 4 && s.value < 0xF;  // its block
+    if (s.role != S::Outside) s.value = s.value << 6 | (first_byte_tells ? 0 : b & 0x3Fu);
     if (--s.utf8_left) return s;
     const uint32_t value = s.value;
     return atom(std::move(s), s.role == S::RangeLow ? value | pattern_block(value) : value);

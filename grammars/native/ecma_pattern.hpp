@@ -61,7 +61,11 @@ constexpr uint64_t kAllNameBits = (uint64_t{1} << 54) - 1;
 
 // Characters beyond ASCII that start a class range are told apart by blocks only, so that their states are few: a range
 // ends behind the block it starts in. The bits within a block.
-constexpr uint32_t pattern_block(uint32_t code_point) { return code_point < 0x800 || code_point >= 0xFF00 ? 0xF : 0x3F; }
+constexpr uint32_t pattern_block(uint32_t code_point) {
+    if (code_point < 0x80) return 0;
+    if (code_point < 0x800 || (code_point >= 0xFF00 && code_point < 0x10000)) return 0xF;
+    return code_point >= 0x4000 && code_point < 0x10000 ? 0xFFF : 0x3F;
+}
 
 using PatternProperties = std::vector<std::string>;  // sorted: what may stand in \p{...}
 

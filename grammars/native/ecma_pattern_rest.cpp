@@ -108,8 +108,9 @@ void pattern_cuts(const PatternState& s, std::vector<ByteSet>& cuts, ByteSet& si
     };
     if (s.utf8_left) {
         cuts.push_back(ByteSet::range(s.utf8_low, s.utf8_high));
-        if (s.role == S::RangeHigh || (s.role == S::RangeLow && s.utf8_left > 1)) each(0x80, 0xBF);
-        if (s.role == S::RangeLow && s.utf8_left == 1)
+        const bool one_block = s.utf8_left == 2 && s.value >= 4 && s.value < 0xF;  // see pattern_block
+        if (s.role == S::RangeHigh || (s.role == S::RangeLow && s.utf8_left > 1 && !one_block)) each(0x80, 0xBF);
+        if (s.role == S::RangeLow && s.utf8_left == 1 && (s.value < 0x20 || (s.value >= 0x3FC && s.value < 0x400)))
             for (int low = 0x80; low < 0xC0; low += 0x10) cuts.push_back(ByteSet::range(low, low + 0xF));
     } else if (s.phase >= S::ClassOpen) {
         each(0, 0x7F);
