@@ -69,6 +69,7 @@ struct CharRun {
     uint32_t low = 0, high = kInfinite;
     bool more = false;        // a rest that is not empty
     ByteSet more_bytes;       // bytes of decoded text that may occur in it
+    bool apart = true;        // no character of the class begins it
     std::vector<std::string_view> except;  // texts that are none of it after all
 };
 

@@ -588,7 +588,12 @@ std::optional<CharRun> Exprs::char_run(ExprId e) {
     }
     if (!char_class(unit, run)) return std::nullopt;
     run.more = rest != kEpsilon;
-    if (run.more) run.more_bytes = alphabet_(rest);
+    if (run.more) {
+        run.more_bytes = alphabet_(rest);
+        const Raw& after = raw(rest);
+        for (size_t c = 0; c < after.to.size(); ++c)
+            if (after.to[c] != kEmpty) run.apart &= (after.classes[c] & (run.whole | run.partial)).empty();
+    }
     return run;
 }
 

@@ -346,17 +346,19 @@ bool Walk::run(ExprId e, const CharRun& run) {
     // Tokens with escapes are tried apart, unless whatever they spell is legal.
     const bool any_escape = free.held.within(inside) && !run.more && run.except.empty() && run.high >= free.escaped.max_depth;
     if (inside.has('\\') && !any_escape) refuse_all(free.holding['\\']);
+    const bool may_be_longer = run.more && !run.apart;  // else only where a byte that is tried ends the run
     if (run.high < free.max_chars && run.high >= FreeText::kCounts) {
         for (const auto& [chars, id] : free.longest) {
-            if (chars <= run.high) continue;
-            tried |= run.more;
-            if (run.more) tries[id / 32] |= 1u << (id % 32);
+            if (chars <= run.high || (tried && ((tries[id / 32] >> (id % 32)) & 1))) continue;
+            tried |= may_be_longer;
+            if (may_be_longer) tries[id / 32] |= 1u << (id % 32);
             else keep[id / 32] &= ~(1u << (id % 32));
         }
     } else if (run.high < free.max_chars) {
         const uint32_t* longer = free.longer.data() + run.high * words;
-        if (run.more) attempt(longer);
-        else refuse(longer);
+        if (may_be_longer) attempt(longer);
+        else
+            for (size_t i = 0; i < words; ++i) keep[i] &= ~(longer[i] & ~tries[i]);
     }
     size_t count = 0;
     for (size_t i = 0; i < words && tried; ++i) count += static_cast<size_t>(std::popcount(tries[i] &= keep[i] & free.words[i]));

@@ -19,7 +19,7 @@ std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
     Exprs& x = grammar->exprs();
     const bool broad = x.expansion(e)->first.count() >= kBroad && free_text != kEmpty;
     auto make = [&]() -> LexemeMask {
-        constexpr int kWide = 30;  // below, there is little to walk
+        constexpr int kWide = 18;  // below, there is little to walk
         constexpr size_t kFewTexts = 256;
         if (const auto texts = x.finite(e, kFewTexts)) return mask_of_texts(*vocabulary, *texts);
         if (free_text != kEmpty)
