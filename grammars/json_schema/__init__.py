@@ -21,6 +21,7 @@ from safegen.grammars.json_schema.canonical import Algebra, Deadline
 from safegen.grammars.json_schema.documents import Document, SchemaValue
 from safegen.grammars.json_schema.loader import load_schema
 from safegen.grammars.json_schema.lowering import Lowering
+from safegen.grammars.json_schema.naming import named
 from safegen.grammars.json_schema.reader import Reader
 from safegen.grammars.json_schema.terms import Position
 from safegen.grammars.json_schema.verification import Verification
@@ -176,7 +177,7 @@ def _build(
     try:
         return builder.build(wrap(builder, node) if wrap is not None else node), verified
     except LimitExceeded as error:
-        raise _too_large(error) from error
+        raise named(_too_large(error), document.root, "") from error
 
 
 def _lower(
@@ -196,9 +197,12 @@ def _lower(
         root = reader.root()
         node = lowering.root_node(root, check_empty=check_empty)
     except LimitExceeded as error:
-        raise _too_large(error) from error
+        raise named(_too_large(error), document.root, lowering.worked_on) from error
     except RecursionError:
-        raise SchemaError("the schema nests too deeply", hint="Flatten allOf, anyOf and $ref chains.") from None
+        deep = SchemaError("the schema nests too deeply", hint="Flatten allOf, anyOf and $ref chains.")
+        raise named(deep, document.root, lowering.worked_on) from None
+    except SchemaError as error:
+        raise named(error, document.root, lowering.worked_on) from error.__cause__
     if origins is not None:
         origins.schemas.append(SchemaOrigin(prefix, document, options, limits, root, lowering.terms_by_node()))
     return node, lowering.verified

@@ -45,6 +45,7 @@ class Lowering:
         self.limits = limits
         self.predicate_of = predicate_of
         self.verified: dict[tuple[str, str], str] = {}
+        self.worked_on = ""  # pointer of the term that was looked at last
         enumeration = Enumeration(algebra.objects, reader.shape)
         self._arrays = ArrayNodes(algebra.builder, algebra.objects, enumeration, self.node, self._note_verified)
         self._objects = ObjectNodes(algebra.builder, algebra.objects, self.node)
@@ -70,6 +71,7 @@ class Lowering:
         node = self.node(term)
         while self._pending:
             owner, shape, reserved = self._pending.pop()
+            self.worked_on = owner.pointer
             self.algebra.deadline.check(owner.pointer)
             self.builder.define(reserved, self._structure(shape, owner))
         return node
@@ -78,6 +80,7 @@ class Lowering:
         """The node of a term, or None when it is plainly empty; structured ones are put off."""
         if term in self._nodes:
             return self._nodes[term]
+        self.worked_on = term.pointer
         shape = self.reader.shape(term)
         node: int | None
         if shape.is_blank():

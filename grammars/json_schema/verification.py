@@ -82,8 +82,9 @@ class Verification:
 
     def _formula(self, schema: dict[str, Any], pointer: str, base: Base) -> Predicate:
         words = view(schema, self.document.dialect(base.uri)).keywords
-        if self.document.tracks_evaluation and any(word.startswith("unevaluated") for word in words):
-            raise SchemaError("what was evaluated is beyond max_alternatives", pointer=pointer, keyword="unevaluated")
+        asks = next((word for word in words if word.startswith("unevaluated")), None)
+        if self.document.tracks_evaluation and asks is not None:
+            raise SchemaError("what was evaluated is beyond max_alternatives", pointer=pointer, keyword=asks)
         applied = [word for word in words if word in _APPLICATORS]
         if not applied:
             raise SchemaError("its own keywords pass a limit (max_alternatives)", pointer=pointer)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from safegen.errors import SchemaError, UnsatisfiableSchema
 from safegen.grammars.json_schema import compile_json_schema
+from safegen.grammars.options import Limits
 from safegen.validation.schema_validator import SchemaValidator
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
@@ -71,3 +73,35 @@ def test_embedded_resource_speaks_its_own_draft() -> None:
     schema = {"items": {"$ref": "old"}, "$defs": {"old": old}}
     assert_verdicts(schema, {'[{"a":1}]': True})
     assert_verdicts(schema | {"$defs": {"old": old | {"$schema": DRAFT_7}}}, {'[{"a":1}]': False})
+
+
+HARD = {"allOf": [{"pattern": f"^(.{{{n}}}a|.{{{n + 1}}}b).*x{n}"} for n in range(10, 30)]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "limits", "pointer", "keyword"),
+    [
+        (HARD, Limits(max_states=300), "", "allOf"),
+        ({"$defs": {"b": {"anyOf": [{"$ref": "#/$defs/b"}]}}, "$ref": "#/$defs/b"}, Limits(), "/$defs/b", "anyOf"),
+        (
+            {"items": {"allOf": [{"allOf": [{"allOf": [{}]}]}]}},
+            Limits(max_inline_depth=2),
+            "/items/allOf/0/allOf/0",
+            "allOf",
+        ),
+    ],
+)
+def test_refusals_for_limits_name_a_place_and_a_keyword(
+    schema: dict[str, Any], limits: Limits, pointer: str, keyword: str
+) -> None:
+    with pytest.raises(SchemaError) as refusal:
+        compile_json_schema(schema, limits=limits)
+    assert (refusal.value.pointer, refusal.value.keyword) == (pointer, keyword)
+
+
+def test_unsatisfiable_schema_blames_a_place_without_a_keyword() -> None:
+    with pytest.raises(UnsatisfiableSchema) as refusal:
+        compile_json_schema(
+            {"properties": {"a": {"type": "integer", "enum": ["x"]}}, "required": ["a"], "type": "object"}
+        )
+    assert (refusal.value.pointer, refusal.value.keyword) == ("/properties/a", None)
