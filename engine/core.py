@@ -37,7 +37,7 @@ from safegen.engine.sequence import RequestContext, Sequence
 from safegen.engine.stats import EngineStats
 from safegen.engine.step import Sampled, Span, SpanOutcome, StepMasks, StepOutcome, StepPlan, build_batch
 from safegen.errors import EngineError, RequestError, SafegenError
-from safegen.grammars.constraint import MaskRows
+from safegen.grammars.constraint import BatchFill, MaskRows
 
 
 class EngineCore:
@@ -201,22 +201,48 @@ class EngineCore:
 
     def _fill(self, plan: StepPlan) -> StepMasks:
         masks = StepMasks(plan.step_id, self._masks)
+        together: dict[BatchFill, list[tuple[Sequence, int]]] = {}
         next_row = 0
         for span in plan.spans:
             sequence, num_rows = span.sequence, span.num_sampled
             if sequence.constraint is None or not num_rows:
                 continue
-            words = self._masks.words[next_row : next_row + num_rows]
-            words.fill(0)
-            started_s = self._clock()
-            try:
-                sequence.constraint.fill(sequence.draft, MaskRows(words, self._masks.vocab_size))
-                masks.place[sequence.order] = next_row
-            except Exception as exc:
-                masks.failed[sequence.order] = exc
-            sequence.mask_s += self._clock() - started_s
+            batch_fill = getattr(sequence.constraint, "batch_fill", None)
+            if batch_fill is None:
+                self._fill_alone(sequence, next_row, num_rows, masks)
+            else:
+                together.setdefault(batch_fill, []).append((sequence, next_row))
             next_row += num_rows
+        for batch_fill, members in together.items():
+            self._fill_together(batch_fill, members, masks)
         return masks
+
+    def _fill_alone(self, sequence: Sequence, first_row: int, num_rows: int, masks: StepMasks) -> None:
+        assert sequence.constraint is not None
+        words = self._masks.words[first_row : first_row + num_rows]
+        words.fill(0)
+        started_s = self._clock()
+        try:
+            sequence.constraint.fill(sequence.draft, MaskRows(words, self._masks.vocab_size))
+            masks.place[sequence.order] = first_row
+        except Exception as exc:
+            masks.failed[sequence.order] = exc
+        sequence.mask_s += self._clock() - started_s
+
+    def _fill_together(self, fill: BatchFill, members: list[tuple[Sequence, int]], masks: StepMasks) -> None:
+        """Each sequence is charged an equal part of the time."""
+        sequences, first_rows = [sequence for sequence, _ in members], [row for _, row in members]
+        started_s = self._clock()
+        faults = fill(
+            [each.constraint for each in sequences], [each.draft for each in sequences], self._masks, first_rows
+        )
+        seconds_each = (self._clock() - started_s) / len(members)
+        for (sequence, first_row), fault in zip(members, faults, strict=True):
+            sequence.mask_s += seconds_each
+            if fault is None:
+                masks.place[sequence.order] = first_row
+            else:
+                masks.failed[sequence.order] = fault
 
     def _finish(self, plan: StepPlan, logits: Floats, masks: StepMasks) -> StepOutcome:
         outcomes = []

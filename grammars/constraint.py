@@ -72,6 +72,17 @@ class NoCompletion(Exception):
     back."""
 
 
+class BatchFill(Protocol):
+    """`fill` for many constraints of one kind at once, each into the rows from its first one on; on several threads.
+
+    A constraint that can be filled so has it as `batch_fill`. Returns what was raised for each, None where nothing was.
+    """
+
+    def __call__(
+        self, constraints: Sequence[Any], drafts: Sequence[Sequence[int]], rows: MaskRows, first_rows: Sequence[int]
+    ) -> list[Exception | None]: ...
+
+
 class Constraint(Protocol):
     """Per-sequence constraint state. Called by one thread at a time; `fill` may run on a pool thread (GIL released)."""
 

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from safegen._native import LimitExceeded, MaskBuffer, Matcher, Program, Violation
-from safegen.errors import RetractsExhausted, SchemaError
-from safegen.grammars.constraint import ConstraintViolation, MaskRows, NoCompletion, Retract
+from safegen._native import LimitExceeded, MaskBuffer, Matcher, Program, Violation, fill_batch
+from safegen.errors import EngineError, RetractsExhausted, SchemaError
+from safegen.grammars.constraint import BatchFill, ConstraintViolation, MaskRows, NoCompletion, Retract
 from safegen.grammars.vocabulary import Vocabulary
 
 __all__ = ["LimitExceeded", "NativeConstraint", "Program"]
+
+
+def buffer_of(rows: MaskRows) -> MaskBuffer:
+    buffer: MaskBuffer | None = rows.handle
+    if buffer is None:
+        buffer = MaskBuffer(rows.words)
+        object.__setattr__(rows, "handle", buffer)
+    return buffer
+
+
+def _fill_batch(
+    constraints: Sequence[Any], drafts: Sequence[Sequence[int]], rows: MaskRows, first_rows: Sequence[int]
+) -> list[Exception | None]:
+    faults = fill_batch([each._matcher for each in constraints], drafts, buffer_of(rows), first_rows)
+    return [None if fault is None else EngineError(f"the mask could not be computed: {fault}") for fault in faults]
 
 
 class NativeConstraint:
@@ -34,11 +50,12 @@ class NativeConstraint:
         return constraint
 
     def fill(self, draft: Sequence[int], rows: MaskRows) -> int:
-        buffer = rows.handle
-        if buffer is None:
-            buffer = MaskBuffer(rows.words)
-            object.__setattr__(rows, "handle", buffer)
+        buffer = buffer_of(rows)
         return self._matcher.fill(draft, buffer) if draft else self._matcher.fill_next(buffer)
+
+    @property
+    def batch_fill(self) -> BatchFill | None:
+        return _fill_batch if type(self) is NativeConstraint else None  # a subclass may fill in its own way
 
     def advance(self, ids: Sequence[int]) -> Retract | None:
         try:

@@ -1,5 +1,6 @@
 // Python bindings of the constraint machine. The GIL is released around everything that can take long.
 #include <cmath>
+#include <optional>
 #include <unordered_set>
 
 #include <nanobind/nanobind.h>
@@ -13,6 +14,7 @@
 
 #include "grammars/native/frontier.hpp"
 #include "grammars/native/matcher.hpp"
+#include "grammars/native/pool.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -208,6 +210,27 @@ size_t fill_next(Matcher& m, const MaskBuffer& buffer) {
     return m.fill(kNone, rows);
 }
 
+// The rows of many sequences. Returns what went wrong with each, None where nothing did.
+std::vector<std::optional<std::string>> fill_batch(const std::vector<Matcher*>& matchers, const std::vector<std::vector<uint32_t>>& drafts,
+                                                   const MaskBuffer& buffer, const std::vector<size_t>& first_rows) {
+    const size_t n = matchers.size();
+    if (drafts.size() != n || first_rows.size() != n) throw std::invalid_argument("a batch needs a draft and a first row for each matcher");
+    for (size_t i = 0; i < n; ++i) {
+        if (!matchers[i]) throw std::invalid_argument("a batch holds matchers alone");
+        rows_for(*matchers[i], buffer, first_rows[i] + drafts[i].size() + 1);
+    }
+    std::vector<std::optional<std::string>> faults(n);
+    nb::gil_scoped_release release;
+    for_each_in_parallel(n, [&](size_t i) {
+        try {
+            matchers[i]->fill(drafts[i], buffer.rows + first_rows[i] * buffer.words);
+        } catch (const std::exception& error) {
+            faults[i] = error.what();
+        }
+    });
+    return faults;
+}
+
 }  // namespace
 
 void bind_grammars(nb::module_& m) {
@@ -351,6 +374,8 @@ void bind_grammars(nb::module_& m) {
 
     nb::class_<MaskBuffer>(m, "MaskBuffer")
         .def("__init__", [](MaskBuffer* self, const MaskArray& words) { new (self) MaskBuffer(buffer_of(words)); }, "words"_a);
+
+    m.def("fill_batch", &fill_batch, "matchers"_a, "drafts"_a, "words"_a, "first_rows"_a);
 
     nb::class_<Matcher>(m, "Matcher")
         .def("__init__", [](Matcher* self, std::shared_ptr<Program> program, std::shared_ptr<Vocabulary> vocabulary, size_t cache_bytes) {
