@@ -197,7 +197,7 @@ class MaskBuffer:
 def fill_batch(
     matchers: Sequence[Matcher], drafts: Sequence[Sequence[int]], words: MaskBuffer, first_rows: Sequence[int]
 ) -> list[str | None]:
-    """Matcher.fill of many, each from its first row on, over a few native threads: what went wrong with each, if at all.
+    """Matcher.fill of many, each from its first row on, on a few native threads: what went wrong with each, if at all.
     No matcher and no row may be in it twice."""
 
 class Matcher:
