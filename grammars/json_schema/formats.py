@@ -27,22 +27,6 @@ _OFFSET = r"(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 _TIME = rf"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?{_OFFSET}"
 
 
-def _leap_times() -> tuple[str, str]:
-    """Two regexes whose intersection is the leap seconds with an offset: hours that agree with 23 in UTC, and minutes
-    that agree with 59. Each couples one pair of fields; the carry between them is told by the offset's minutes."""
-    fraction = r"(?:\.\d+)?"
-    hours = (
-        rf"{hour:02}:[0-5]\d:60{fraction}(?:\+(?:{(hour + 1) % 24:02}:00|{hour:02}:(?:0[1-9]|[1-5]\d))"
-        rf"|-{23 - hour:02}:[0-5]\d)"
-        for hour in range(24)
-    )
-    minutes = (
-        rf"\d\d:{minute:02}:60{fraction}(?:\+\d\d:{(minute + 1) % 60:02}|-\d\d:{59 - minute:02})"
-        for minute in range(60)
-    )
-    return "|".join(hours), "|".join(minutes)
-
-
 _LEAP_UTC = r"23:59:60(?:\.\d+)?[Zz]"
 
 _SECONDS = r"\d+S"
@@ -148,11 +132,31 @@ def _parsed(pattern: str) -> Pattern:
     return parse_regex(pattern)
 
 
-def _time(lower: RegexLowering) -> int:
-    hours, minutes = (lower.full(_parsed(pattern)) for pattern in _leap_times())
+def _leap_times(lower: RegexLowering) -> int:
+    """Leap seconds with an offset: hours that agree with 23 in UTC, and minutes that agree with 59. Each couples one
+    pair of fields; the carry between them is told by the offset's minutes."""
     builder = lower.builder
+    concat, alternate, literal = builder.concat, builder.alternate, builder.literal
+    minute, some_minute, two = (lower.full(_parsed(text)) for text in (r"[0-5]\d", r"0[1-9]|[1-5]\d", r"\d\d"))
+    second = lower.full(_parsed(r":60(?:\.\d+)?"))
+    middle = concat([literal(b":"), minute, second])
+    plus, minus = concat([literal(b"+"), two, literal(b":")]), concat([literal(b"-"), two, literal(b":")])
+    hours, minutes = [], []
+    for hour in range(24):
+        west = concat([literal(b"-%02d:" % (23 - hour)), minute])
+        later = concat([literal(b"+%02d:" % hour), some_minute])
+        offset = alternate([literal(b"+%02d:00" % ((hour + 1) % 24)), later, west])
+        hours.append(concat([literal(b"%02d" % hour), middle, offset]))
+    for number in range(60):
+        east = concat([plus, literal(b"%02d" % ((number + 1) % 60))])
+        offset = alternate([east, concat([minus, literal(b"%02d" % (59 - number))])])
+        minutes.append(concat([literal(b"%02d" % number), second, offset]))
+    return builder.intersect([alternate(hours), concat([two, literal(b":"), alternate(minutes)])])
+
+
+def _time(lower: RegexLowering) -> int:
     everyday = [lower.full(_parsed(_TIME)), lower.full(_parsed(_LEAP_UTC))]
-    return builder.alternate([*everyday, builder.intersect([hours, minutes])])
+    return lower.builder.alternate([*everyday, _leap_times(lower)])
 
 
 def _date_time(lower: RegexLowering) -> int:
