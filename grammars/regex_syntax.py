@@ -218,11 +218,12 @@ class _Parser:
             raise self._error(f"nothing to repeat before {self.pattern[start]!r}", start)
         low, high = self._bounds()
         follower = self.pattern[self.at : self.at + 1]
+        if follower == "+":
+            raise self._error("possessive counts are not supported", self.at)
         if follower == "?":  # lazy: the same language
             self.at += 1
-        elif follower == "+":
-            raise self._error("possessive counts are not supported", self.at)
-        elif (follower and follower in "*") or (follower == "{" and self._count_ahead()):
+            follower = self.pattern[self.at : self.at + 1]
+        if (follower and follower in "*+?") or (follower == "{" and self._count_ahead()):
             raise self._error(f"nothing to repeat before {follower!r}", self.at)
         repeated = repeat(part, low, high)
         if repeated.count > self.max_count and part.count > 1:

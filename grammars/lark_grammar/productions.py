@@ -18,6 +18,7 @@ from safegen.grammars.options import Limits
 
 Production = tuple[int, ...]
 _LONG_COUNT = 16
+_MOST_TIMES = (1 << 32) - 2  # the machine counts in 32 bits, and one value stands for no bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,8 @@ class _Writer:
         low, high = int(counts[0]), int(counts[-1])
         if low < 0 or high < low:
             raise GrammarError(f"Bad count ~ {low}..{high}: it must not fall, nor be negative.")
+        if high > _MOST_TIMES:
+            raise GrammarError(f"Bad count ~ {low}..{high}: it is more than {_MOST_TIMES:,}.")
         return self._counted(self._joined(item), low, high)
 
     def _one_or_more(self, item: Production) -> int:

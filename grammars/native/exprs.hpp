@@ -135,6 +135,9 @@ public:
     std::string shortest(ExprId e);             // e must be live
     bool matches(ExprId e, std::string_view text);
     uint32_t count_up_to(ExprId e, uint32_t limit);  // number of accepted texts, at most `limit`
+    // No text is the last of its beginning: each beginning of an accepted text starts longer ones without end. False,
+    // too, where that takes more than max_states to see.
+    bool never_used_up(ExprId e, size_t max_states);
     // Whether e allows, for `bytes` more bytes, all that `reference` allows (closing quotes aside). reference: a state of
     // the free JSON string. A sufficient condition, decided from the expressions alone. ending: closing quotes agree too.
     bool covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) const;
@@ -220,7 +223,8 @@ private:
     bool live_(ExprId e);
     ExprId lazy_step(ExprId e, uint8_t byte);
     bool first_bytes(ExprId e, ByteSet& out) const;
-    bool search(ExprId start, bool exact);
+    enum class Find : uint8_t { Any, Short, Shortest };
+    bool search(ExprId start, Find find);
     void mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal);
     ByteSet alphabet_(ExprId e);
     bool char_class(ExprId unit, CharRun& run);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <queue>
+#include <unordered_set>
 
 #include "grammars/native/exprs.hpp"
 
@@ -9,7 +10,7 @@ namespace safegen {
 namespace {
 
 constexpr uint32_t kUnknownDistance = kInfinite - 1;
-constexpr size_t kSearchLimit = 100'000;
+constexpr size_t kSearchLimit = 100'000, kShortestLimit = 1'000;
 
 int hex_value(uint8_t byte) {
     if (byte >= '0' && byte <= '9') return byte - '0';
@@ -325,7 +326,7 @@ const Expansion* Exprs::expand_locked(ExprId e) {
 }
 
 bool Exprs::live_(ExprId e) {
-    if (live_memo_[e] == Live::Unknown) return search(e, false);
+    if (live_memo_[e] == Live::Unknown) return search(e, Find::Any);
     return live_memo_[e] == Live::Yes;
 }
 
@@ -345,9 +346,12 @@ void Exprs::mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprI
     }
 }
 
-// Best-first search for an accepting state. exact: A* by the lower bound on text length, so the distance along the path
-// found is the shortest; otherwise greedy. Exhaustion proves every visited state dead.
-bool Exprs::search(ExprId start, bool exact) {
+// Best-first search for an accepting state. Shortest: A* by the lower bound on text length, so the distance along the
+// path found is the shortest; where that takes too many states (the digits of a multiple of a large divisor), it becomes
+// Short, which is greedy and takes what it meets first. Any asks for no distance. Exhaustion proves every visited state
+// dead.
+bool Exprs::search(ExprId start, Find find) {
+    const bool exact = find != Find::Any;
     struct Visit {
         uint32_t depth;
         ExprId parent;
@@ -366,7 +370,7 @@ bool Exprs::search(ExprId start, bool exact) {
         }
         const bool known = exact && distance_[e] != kUnknownDistance;
         const uint64_t rest = known ? distance_[e] : exact ? facts_[e].min_bytes : facts_[e].effort;
-        open.push({exact ? depth + rest : rest, kInfinite - depth, e});
+        open.push({find == Find::Shortest ? depth + rest : rest, kInfinite - depth, e});
     };
     push(start, 0, start, 0);
     while (!open.empty()) {
@@ -392,6 +396,7 @@ bool Exprs::search(ExprId start, bool exact) {
             }
             return true;
         }
+        if (find == Find::Shortest && visits.size() > kShortestLimit) return search(start, Find::Short);
         if (visits.size() > kSearchLimit) throw LimitExceeded("deciding whether a text can still be completed took too many states");
         const uint32_t depth = visit.depth + 1;
         const Raw& classes = raw(e);
@@ -413,7 +418,7 @@ bool Exprs::live(ExprId e) {
 
 uint32_t Exprs::shortest_length(ExprId e) {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
-    if (distance_[e] == kUnknownDistance) search(e, true);
+    if (distance_[e] == kUnknownDistance) search(e, Find::Shortest);
     return distance_[e];
 }
 
@@ -421,7 +426,7 @@ std::string Exprs::shortest(ExprId e) {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     std::string out;
     while (!meta(e).nullable) {
-        if (distance_[e] == kUnknownDistance) search(e, true);
+        if (distance_[e] == kUnknownDistance) search(e, Find::Shortest);
         if (distance_[e] == kInfinite) throw LimitExceeded("no text completes this state");
         const uint8_t byte = step_[e];
         out.push_back(static_cast<char>(byte));
@@ -436,6 +441,22 @@ bool Exprs::matches(ExprId e, std::string_view text) {
         if (e == kEmpty) return false;
     }
     return nullable(e);
+}
+
+bool Exprs::never_used_up(ExprId start, size_t max_states) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (!live_(start)) return false;
+    std::vector<ExprId> order{start};
+    std::unordered_set<ExprId> seen{start};
+    for (size_t at = 0; at < order.size(); ++at) {
+        if (order.size() > max_states) return false;
+        const Expansion* x = expand_locked(order[at]);
+        if (x->first.empty()) return false;
+        x->first.each([&](uint8_t byte) {
+            if (seen.insert(x->next(byte)).second) order.push_back(x->next(byte));
+        });
+    }
+    return true;
 }
 
 uint32_t Exprs::count_up_to(ExprId start, uint32_t limit) {

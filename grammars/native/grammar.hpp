@@ -5,6 +5,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,6 +30,8 @@ struct Property {
 struct KeyMemo {
     std::mutex mutex;
     std::unordered_map<uint32_t, ExprId> keys;
+    enum Known : uint8_t { Unknown, Yes, No };
+    std::atomic<Known> extras_last{Unknown};  // the extra keys are never used up
 };
 
 constexpr uint32_t kMaxConditions = 4;

@@ -439,10 +439,23 @@ struct Machine::Step {
     // A comma may only be read when a key can follow: with finitely many extra keys that asks the key language itself.
     bool has_member(const Frame& f) const { return key_expr(f) != kEmpty; }
 
+    // Whether every beginning of an extra key goes on without end, so that no keys read before can spoil it. Found out
+    // when an object first holds one; keys of large automata count as used up, which costs an automaton for each set.
+    bool extras_last(const ObjectSpec& o) const {
+        constexpr size_t kMaxStates = 256;
+        if (o.extra_open) return true;
+        KeyMemo::Known known = o.memo->extras_last.load(std::memory_order_relaxed);
+        if (known == KeyMemo::Unknown) {  // two threads may find out the same
+            known = g.exprs().never_used_up(o.extra_keys, kMaxStates) ? KeyMemo::Yes : KeyMemo::No;
+            o.memo->extras_last.store(known, std::memory_order_relaxed);
+        }
+        return known == KeyMemo::Yes;
+    }
+
     // Remembered where it depends on the next property alone: the common case, and the costly one to build.
     ExprId key_expr(const Frame& f) const {
         const ObjectSpec& o = *g.node(f.node).object;
-        const bool simple = (!f.seen || (o.extra_open && !g.options().any_order)) && o.low == 0 && o.high == kInfinite && saturating_add(f.nesting, o.deepest) <= g.options().max_nesting;
+        const bool simple = (!f.seen || (!g.options().any_order && extras_last(o))) && o.low == 0 && o.high == kInfinite && saturating_add(f.nesting, o.deepest) <= g.options().max_nesting;
         if (!simple) return key_expr(f, choose(f));
         std::lock_guard<std::mutex> lock(o.memo->mutex);
         auto [it, fresh] = o.memo->keys.try_emplace(f.index, kEmpty);
@@ -461,8 +474,8 @@ struct Machine::Step {
                     else all_fit = false;
                 }
             extra = all_fit ? o.extra_keys : g.exprs().intersect({o.extra_keys, g.exprs().alternate(parts)});
-            // Any-text keys are never used up: a repeated one is refused at its closing quote (after_key).
-            if (!o.extra_open && f.seen && !f.seen->extras.empty())
+            // Where keys are never used up, a repeated one is refused at its closing quote (after_key).
+            if (f.seen && !f.seen->extras.empty() && !(all_fit && extras_last(o)))
                 extra = g.exprs().intersect({extra, g.exprs().complement(g.exprs().strings(f.seen->extras))});
             if (!g.exprs().live(extra)) extra = kEmpty;
         }

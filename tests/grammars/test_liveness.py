@@ -188,6 +188,7 @@ COMPLETIONS = {
     "of items that must differ": (
         {"type": "array", "uniqueItems": True, "minItems": 4, "items": {"type": "object", "required": ["a"],
          "properties": {"a": {"type": "array", "items": {"type": "number"}}}, "additionalProperties": False}}, b"  \n"),
+    "of the digits of a multiple": ({"type": "integer", "multipleOf": 0.123456789}, b"101."),
     "of a large count": (
         {"type": "array", "items": {"type": ["integer", "string"]}, "contains": {"type": "string"}, "minContains": 300},
         b"[1,"),
@@ -222,3 +223,18 @@ def test_what_was_settled_stays_even_where_nothing_is_left() -> None:
             assert retract is None or retract.kept_tokens >= settled
             assert constraint.settled() >= settled
             settled = constraint.settled()
+
+
+def test_keys_read_before_leave_nothing_behind() -> None:
+    """Each set of keys once had an automaton of its own: a program of long use passed max_states, and stayed so."""
+    schema = {"type": "object", "patternProperties": {"^[a-z]+$": {"const": 1}}, "additionalProperties": False}
+    program, rng = compile_json_schema(schema).program, random.Random(2)
+    sizes = []
+    for _ in range(2):
+        for _ in range(150):
+            names = {"".join(rng.choices("abcdef", k=6)) for _ in range(6)}
+            text = json.dumps(dict.fromkeys(names, 1), separators=(",", ":"))
+            assert program.matches(text.encode())
+            assert not program.matches(text.replace("}", "," + text[1:]).encode())
+        sizes.append(program.memory_bytes())
+    assert sizes[1] < sizes[0] + 20_000

@@ -31,7 +31,7 @@ from tests.native.fuzz_corpora import CORPORA, WORDS
 from tests.native.fuzz_mutation import Mutator
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "fuzz"
-MAX_INPUT_S = 60
+MAX_INPUT_S = 240
 LIMITS = Limits(
     compile_deadline_s=3.0, max_states=30_000, max_pattern_chars=4000, max_grammar_chars=20_000, max_productions=5000
 )

@@ -18,7 +18,11 @@ FOUND = [
     ),
     ("regex", "(?:a){1,4294967296}?", "GrammarError"),
     ("regex", "a{4294967295}", "GrammarError"),
-    ("regex", "(?:[\\d_]){99999}??", "limit"),
+    ("regex", "a{1,3}?{2}", "GrammarError"),
+    ("regex", "a+??", "GrammarError"),
+    ("regex", "(?:[\\d_]{99999})?", "limit"),
+    ("grammar", 'start: "x" ~ 4294967296 | "y"', "GrammarError"),
+    ("gbnf", 'root ::= "x"{22222222222222222222222222} | ("y" "z"){1,}', "GrammarError"),
 ]
 
 
