@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "grammars/native/json_value.hpp"
+
 namespace safegen {
 
 // --- rows ---------------------------------------------------------------------------------------------------------
@@ -549,6 +551,8 @@ FreeText make_free_text(const Vocabulary& v) {
     };
     std::set_union(out.exits.begin(), out.exits.end(), out.closers.begin(), out.closers.end(), std::back_inserter(out.escaped_ends));
     std::erase_if(out.escaped_ends, [&](uint32_t node) { return !escaped(node); });
+    for (uint32_t node : out.escaped_ends) out.escaped_texts.push_back({decode_json_string('"' + v.path(node)), node});
+    std::sort(out.escaped_texts.begin(), out.escaped_texts.end());
     add_tables(v, out);
     return out;
 }

@@ -296,7 +296,9 @@ bool Matcher::walk_tails(const Top& top, const LexemeMask* mask, std::string& te
     if (by_key && !value_is_fixed(top)) {
         group_by_value(top, text, legal, groups);
     } else {
-        std::copy_if(free.exits.begin(), free.exits.end(), std::back_inserter(groups[0]), legal);
+        constexpr size_t kExamples = 8;
+        for (size_t i = 0; i < free.exits.size() && groups[0].size() < kExamples; ++i)
+            if (legal(free.exits[i])) groups[0].push_back(free.exits[i]);
     }
     std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
     const size_t size = text.size();
@@ -396,22 +398,22 @@ void Matcher::drop_repeated_keys(const Top& top, const LexemeMask* mask, std::st
     const Vocabulary& v = *compiled_->vocabulary;
     const FreeText& free = compiled_->free();
     const std::string_view read = std::string_view(text).substr(top.start);
-    const bool plain = read.find('\\') == std::string_view::npos;
+    const bool plain = !read.empty() && read.find('\\') == std::string_view::npos;
     auto drop = [&](uint32_t node) {
         if (Machine::repeats_key(top, std::string(read) + v.path(node))) v.clear_tokens(node, v.end(node), row);
     };
     if (!plain || (mask && !mask->base)) {
-        auto each = [&](uint32_t node) { drop(node); };
-        if (mask) mask->each_closer(each), mask->each_exit(each);
-        else std::for_each(free.closers.begin(), free.closers.end(), each), std::for_each(free.exits.begin(), free.exits.end(), each);
+        if (mask) mask->each_closer(drop), mask->each_exit(drop);
+        else std::for_each(free.closers.begin(), free.closers.end(), drop), std::for_each(free.exits.begin(), free.exits.end(), drop);
         return;
     }
     for (const std::string& key : top.frame->seen->extras) {
-        if (!read.empty() && key.compare(0, read.size() - 1, read.substr(1)) != 0) continue;
-        const std::string rest = (read.empty() ? "\"" + key : key.substr(read.size() - 1)) + "\"";
-        if (const uint32_t node = v.find(rest)) v.clear_tokens(node, v.end(node), row);
+        if (key.compare(0, read.size() - 1, read.substr(1)) != 0) continue;
+        const std::string rest = key.substr(read.size() - 1);
+        if (const uint32_t node = v.find(rest + '"')) v.clear_tokens(node, v.end(node), row);
+        auto escaped = std::lower_bound(free.escaped_texts.begin(), free.escaped_texts.end(), std::pair{rest, uint32_t{0}});
+        for (; escaped != free.escaped_texts.end() && escaped->first == rest; ++escaped) v.clear_tokens(escaped->second, v.end(escaped->second), row);
     }
-    for (uint32_t node : free.escaped_ends) drop(node);
     if (mask) {
         std::for_each(mask->closers.begin(), mask->closers.end(), drop);
         std::for_each(mask->exits.begin(), mask->exits.end(), drop);
