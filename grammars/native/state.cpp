@@ -34,6 +34,9 @@ struct Machine::Step {
     std::vector<std::pair<FramePtr, uint32_t>> ended{};     // frames whose lexeme or value has ended, with its start
     std::vector<std::pair<NodeId, FramePtr>> begun{};       // values to begin, with the frame that awaits them
     std::vector<FramePtr> kept{};                           // frames ended in this step
+    // Moved on in this step. Parts that meet at one place of one sequence, read in several ways, go on as one: there are
+    // as many ways to cut a text into n parts as there are n-subsets of its bytes.
+    std::vector<FramePtr> sequences{};
     std::unordered_set<const Frame*> handled{};             // the same, once they are many
 
     static constexpr size_t kFew = 16;
@@ -258,9 +261,15 @@ struct Machine::Step {
         if (frame->index + 1 == kids.size()) {  // a tail call: nothing is left to do here, so the parents await it
             return tail_call(kids.back(), frame->parents);
         }
+        for (const FramePtr& known : sequences)
+            if (known->node == frame->node && known->index == frame->index + 1 && same_frames(known->parents, frame->parents)) return;
         FramePtr next = moved(frame, Frame::Sequence);
         ++next->index;
+        sequences.push_back(next);
         begin(kids[frame->index], next);
+    }
+    static bool same_frames(const std::vector<FramePtr>& x, const std::vector<FramePtr>& y) {
+        return x.size() == y.size() && std::equal(x.begin(), x.end(), y.begin(), [](const FramePtr& a, const FramePtr& b) { return a.get() == b.get(); });
     }
 
     // A finished call only passes on; its parents are final once its step is over. So lists that recurse on the right

@@ -133,3 +133,11 @@ def test_ambiguity_is_polynomial() -> None:
     program = compile_grammar('start: start start start | start start | "a" |').program
     assert program.matches(b"a" * 80)
     assert not program.matches(b"a" * 80 + b"b")
+
+
+def test_ways_to_cut_a_text_into_parts_are_not_multiplied_out() -> None:
+    program = compile_grammar("start: " + "n " * 20 + "\nn: N | /a/\nN: /[0-9]+/").program
+    assert program.matches(b"12" * 40)
+    assert program.matches(b"a" * 19 + b"123")
+    assert not program.matches(b"1" * 19)
+    assert not program.matches(b"a" * 21)
