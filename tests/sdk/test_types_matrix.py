@@ -242,4 +242,4 @@ def test_text_past_the_automaton_limit_is_a_typed_error() -> None:
     text = '"' + "ab" * 60 + '"'
     assert matches(spec, text)
     with pytest.raises(SchemaError, match="max_states"):
-        matches(spec, text, limits=Limits(max_states=200))
+        matches(spec, text, limits=Limits(max_states=100))
