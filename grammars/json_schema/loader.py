@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from decimal import Decimal
 from typing import Any
 
@@ -70,8 +71,8 @@ def _refuse_constant(name: str) -> object:
 def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise SchemaError(f"the key {twice!r} is written twice in one object of the schema text")
     return members
 

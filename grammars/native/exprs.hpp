@@ -66,6 +66,7 @@ struct OrderFilter {
 // A string state that reads a run of characters of one class, `low` to `high` of them, then `rest`.
 struct CharRun {
     ByteSet whole, partial;   // first bytes of characters: all that begin so are in the class; some are
+    bool any = false;         // it has all characters
     uint32_t low = 0, high = kInfinite;
     bool more = false;        // a rest that is not empty
     ByteSet more_bytes;       // bytes of decoded text that may occur in it

@@ -571,6 +571,7 @@ std::optional<NameState> Exprs::name_state(ExprId e, size_t max_names) {
 bool Exprs::char_class(ExprId unit, CharRun& run) {
     if (meta(unit).nullable) return false;
     const Raw &mine = raw(unit), &any = raw(any_char_id_);
+    run.any = unit == any_char_id_;
     for (int b = 0; b < 0x100; ++b) {
         const ExprId next = mine.to[mine.cls[b]], all = any.to[any.cls[b]];
         if (next == kEmpty) continue;

@@ -133,13 +133,12 @@ public:
         each_child(v_, e, [&](uint32_t child, ExprId next) { own(v_, child, next, true); });
     }
     // Beside the free string, descending only where they part.
-    bool run(ExprId e, const CharRun& run);
-    void names(ExprId e, ExprId free, const NameState& state);
     void difference(ExprId e, ExprId free) {
-        base_ = out_.base = &v_.free_text();
-        row_.begin(v_.words(), base_->words.data());
+        begin_as_free();
         children(0, e, free);
     }
+    void names(ExprId e, ExprId free, const NameState& state);
+    bool run(ExprId e, const CharRun& run);
     LexemeMask take() {
         out_.bits = row_.bits();
         return std::move(out_);
@@ -149,6 +148,11 @@ private:
     static Draft& draft() {
         thread_local Draft row;
         return row;
+    }
+
+    void begin_as_free() {
+        base_ = out_.base = &v_.free_text();
+        row_.begin(v_.words(), base_->words.data());
     }
 
     template <class F>
@@ -254,8 +258,7 @@ private:
 
 // Differs from the free string only where a name ends, and where escapes may spell one.
 void Walk::names(ExprId e, ExprId free, const NameState& state) {
-    base_ = out_.base = &v_.free_text();
-    row_.begin(v_.words(), base_->words.data());
+    begin_as_free();
     struct End {
         uint32_t node;
         bool legal;
@@ -268,7 +271,7 @@ void Walk::names(ExprId e, ExprId free, const NameState& state) {
         if (const uint32_t node = v_.find(spelled))
             ends.push_back({node, std::binary_search(state.listed.begin(), state.listed.end(), std::string_view(spelled))});
     }
-    for (uint32_t node : base_->escaped_ends) {
+    for (const auto& [spelled_text, node] : base_->escaped_texts) {
         path_.clear();
         for (uint32_t up = node; up != 0; up = v_.parent(up)) path_.push_back(v_.byte(up));
         ExprId mine = e, its = free;
@@ -311,7 +314,7 @@ void Walk::part_escaped(uint32_t node, ExprId e, ExprId free) {
 // the string are not, and the few others are tried one by one.
 bool Walk::run(ExprId e, const CharRun& run) {
     constexpr size_t kTries = 12'000;
-    base_ = out_.base = &v_.free_text();
+    begin_as_free();
     const FreeText& free = *base_;
     const size_t words = v_.words();
     const ByteSet& inside = run.whole;
@@ -346,7 +349,7 @@ bool Walk::run(ExprId e, const CharRun& run) {
         else refuse_all(free.holding[b]);
     });
     // Tokens with escapes are tried apart, unless whatever they spell is legal.
-    const bool any_escape = free.held.within(inside) && !run.more && run.except.empty() && run.high >= free.escaped.max_depth;
+    const bool any_escape = run.any && !run.more && run.except.empty() && run.high >= free.escaped.max_depth;
     if (inside.has('\\') && !any_escape) refuse_all(free.holding['\\']);
     const bool may_be_longer = run.more && !run.apart;  // else only where a byte that is tried ends the run
     if (run.high < free.max_chars && run.high >= FreeText::kCounts) {
@@ -365,7 +368,6 @@ bool Walk::run(ExprId e, const CharRun& run) {
     size_t count = 0;
     for (size_t i = 0; i < words && tried; ++i) count += static_cast<size_t>(std::popcount(tries[i] &= keep[i] & free.words[i]));
     if (count > kTries) return false;
-    row_.begin(words, free.words.data());
     for (size_t i = 0; i < words && tried; ++i) keep[i] &= ~tries[i];
     row_.keep(keep.data());
     if (count)
@@ -505,7 +507,9 @@ void add_tables(const Vocabulary& v, FreeText& out) {
         const std::string path = v.path(node);
         out.ends.push_back(measure(std::string_view(path).substr(0, path.size() - 1)));
         out.ends.back().node = node;
+        if (out.ends.back().bytes.has('\\')) out.escaped_texts.push_back({decode_json_string('"' + path), node});
     }
+    std::sort(out.escaped_texts.begin(), out.escaped_texts.end());
 }
 
 }  // namespace
@@ -544,15 +548,6 @@ FreeText make_free_text(const Vocabulary& v) {
     std::sort(tails.begin(), tails.end());
     std::vector<std::pair<std::string_view, uint32_t>> entries(tails.begin(), tails.end());
     out.tails.build(entries);
-    auto escaped = [&](uint32_t node) {
-        for (uint32_t up = node; up != 0; up = v.parent(up))
-            if (v.byte(up) == '\\') return true;
-        return false;
-    };
-    std::set_union(out.exits.begin(), out.exits.end(), out.closers.begin(), out.closers.end(), std::back_inserter(out.escaped_ends));
-    std::erase_if(out.escaped_ends, [&](uint32_t node) { return !escaped(node); });
-    for (uint32_t node : out.escaped_ends) out.escaped_texts.push_back({decode_json_string('"' + v.path(node)), node});
-    std::sort(out.escaped_texts.begin(), out.escaped_texts.end());
     add_tables(v, out);
     return out;
 }

@@ -97,8 +97,7 @@ struct FreeText {
     // What tokens spell past the closing quote, all exits together: most legal ones are found in one walk.
     Trie tails;
     std::vector<uint32_t> late;           // exits below which a token holds two more quotes: room for another key
-    std::vector<uint32_t> escaped_ends;   // exits and closers whose text holds a backslash
-    std::vector<std::pair<std::string, uint32_t>> escaped_texts;  // the same by what they spell; sorted
+    std::vector<std::pair<std::string, uint32_t>> escaped_texts;  // ends whose text holds a backslash, by what it spells
 
     // The tokens whose text, up to the closing quote, holds a character that begins with a byte: their ids, or a row.
     struct Holding {

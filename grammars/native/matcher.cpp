@@ -15,19 +15,19 @@ Compiled::Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocab
 std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
     if (e == free_text) return nullptr;
     if (auto known = lexemes.find(e)) return known;
-    constexpr int kBroad = 90;  // a state with this many first bytes is a string's
     Exprs& x = grammar->exprs();
-    const bool broad = x.expansion(e)->first.count() >= kBroad && free_text != kEmpty;
     auto make = [&]() -> LexemeMask {
-        constexpr int kWide = 18;  // below, there is little to walk
         constexpr size_t kFewTexts = 256;
+        constexpr int kWide = 18;   // with fewer first bytes there is little to walk
+        constexpr int kBroad = 90;  // with so many it is a string's
         if (const auto texts = x.finite(e, kFewTexts)) return mask_of_texts(*vocabulary, *texts);
-        if (free_text != kEmpty)
-            if (const auto names = x.name_state(e, kFewTexts)) return mask_of_names(x, *vocabulary, e, free_text, *names);
-        if (free_text != kEmpty && x.expansion(e)->first.count() >= kWide)
+        if (free_text == kEmpty) return walk_trie(x, *vocabulary, e);
+        if (const auto names = x.name_state(e, kFewTexts)) return mask_of_names(x, *vocabulary, e, free_text, *names);
+        const int num_first = x.expansion(e)->first.count();
+        if (num_first >= kWide)
             if (const auto run = x.char_run(e))
                 if (auto mask = mask_of_run(x, *vocabulary, e, *run)) return std::move(*mask);
-        return broad ? walk_difference(x, *vocabulary, e, free_text) : walk_trie(x, *vocabulary, e);
+        return num_first >= kBroad ? walk_difference(x, *vocabulary, e, free_text) : walk_trie(x, *vocabulary, e);
     };
     auto mask = std::make_shared<const LexemeMask>(make());
     lexemes.put(e, mask);
@@ -98,6 +98,11 @@ Matcher::Matcher(std::shared_ptr<Compiled> compiled) : compiled_(std::move(compi
 }
 
 namespace {
+// Whether what follows the end of a lexeme depends on its text: a key, an item that must be new, what is judged as a
+// whole when it ends. What follows anything else is the same wherever it ends.
+bool ends_by_text(const Top& top) {
+    return top.frame->phase == Frame::ObjectKey || top.frame->sensitive || top.frame->outer != kInfinite;
+}
 // A state that nothing legal follows. One that failed as a whole stays legal to reach: reaching it is what takes it back.
 bool hopeless(const State& state) { return state.dead() && state.failures.empty(); }
 }  // namespace
@@ -123,12 +128,9 @@ void Matcher::walk(const Trie& t, uint32_t node, const State& state, std::string
     });
 }
 
-// What follows the end of a lexeme, for all of its ends.
+// What follows the end of a lexeme, for all of its ends; the same but for where the keys begin that are next.
 const State& Matcher::Ending::after(const std::string& text) {
-    // What follows a key, or an item that must be new, depends on it. What follows anything else is the same wherever it
-    // ends, but for where the keys begin that are next.
-    const bool by_text = top.frame->phase == Frame::ObjectKey || top.frame->sensitive;
-    if (by_text || known == SIZE_MAX || (known != text.size() && !movable)) {
+    if (ends_by_text(top) || known == SIZE_MAX || (known != text.size() && !movable)) {
         state = machine.finish(top, text);
         movable = state.outer() == kInfinite && !state.sensitive();  // no open node counts from a place in the text
     } else if (known != text.size()) {
@@ -267,7 +269,8 @@ bool Matcher::walk_tails(const Top& top, const LexemeMask* mask, std::string& te
     constexpr size_t kFew = 24;
     const Vocabulary& v = *compiled_->vocabulary;
     const FreeText& free = compiled_->free();
-    if ((mask && !mask->base) || top.frame->sensitive) return false;
+    const bool by_key = top.frame->phase == Frame::ObjectKey;
+    if ((mask && !mask->base) || (ends_by_text(top) && !by_key) || top.frame->sensitive) return false;
     std::vector<uint32_t> dropped;  // exits that are no ends here
     if (mask) {
         for (const auto& [from, to] : mask->skips) {
@@ -278,7 +281,6 @@ bool Matcher::walk_tails(const Top& top, const LexemeMask* mask, std::string& te
     if (free.exits.size() < dropped.size() + kFew) return false;
 
     std::vector<uint32_t> apart;  // ends of keys that are declared, and those after which another key may be read
-    const bool by_key = top.frame->phase == Frame::ObjectKey;
     if (by_key) {
         const size_t num_patterns = compiled_->grammar->node(top.frame->node).object->extras.size();
         if (text.find('\\', top.start) != std::string::npos || num_patterns > 64) return false;
@@ -379,10 +381,11 @@ void Matcher::walk_exits(const Top& top, const std::vector<uint32_t>& exits, std
     const size_t size = text.size();
     Ending ending{machine_, top};
     ByteSet first = ByteSet::all();  // of whatever may follow
-    if (!top.frame->sensitive && exits.size() > 1) {
+    if (top.frame->phase == Frame::ObjectKey) {
+        first = compiled_->grammar->exprs().expansion(compiled_->grammar->colon)->first;
+    } else if (!ends_by_text(top) && exits.size() > 1) {
         v.append_path(exits[0], text);
-        first = top.frame->phase == Frame::ObjectKey ? compiled_->grammar->exprs().expansion(compiled_->grammar->colon)->first
-                                                     : machine_.first_of_all(ending.after(text));
+        first = machine_.first_of_all(ending.after(text));
         text.resize(size);
     }
     for (uint32_t exit : exits) {

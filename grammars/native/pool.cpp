@@ -8,13 +8,7 @@
 #include <thread>
 #include <vector>
 
-#ifdef _WIN32
-#include <process.h>
-#define safegen_process_id _getpid
-#else
 #include <unistd.h>
-#define safegen_process_id getpid
-#endif
 
 namespace safegen {
 namespace {
@@ -33,11 +27,11 @@ struct Batch {
 
 class Pool {
 public:
-    Pool() : process_id_(safegen_process_id()) {
+    Pool() : process_id_(getpid()) {
         const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
         for (unsigned i = 1; i < std::min(cores, kMaxThreads); ++i) std::thread([this] { serve(); }).detach();
     }
-    bool is_here() const { return safegen_process_id() == process_id_; }
+    bool is_here() const { return getpid() == process_id_; }
 
     void run(Batch& batch) {
         {
@@ -68,7 +62,7 @@ private:
         }
     }
 
-    const int process_id_;
+    const pid_t process_id_;
     std::mutex mutex_;
     std::condition_variable wake_, left_;
     std::vector<Batch*> open_;

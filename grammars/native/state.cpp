@@ -617,7 +617,7 @@ std::optional<Hash128> Machine::mask_key(const State& state, const std::string& 
     Hash128 h;
     h.mix(state.tops.size() * 2 + (state.can_end ? 1 : 0));
     for (const Top& top : state.tops) {
-        if (top.frame->sensitive) return std::nullopt;
+        if (top.frame->sensitive || top.frame->outer != kInfinite) return std::nullopt;  // judged by its text as a whole
         const Hash128 frame = frame_hash(*top.frame);
         h.mix(top.expr);
         h.mix(frame.a);

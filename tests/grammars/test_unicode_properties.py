@@ -2,12 +2,12 @@ r"""`\p{...}`: scripts and binary properties, in the decoder and in the validato
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import unicodedata
 from pathlib import Path
 
 import pytest
+import regex
 
 import safegen
 from safegen import JsonSchema, Regex, SchemaError
@@ -47,10 +47,7 @@ def test_scripts_do_not_overlap_and_extensions_hold_most_of_them() -> None:
     assert not any(low <= ord("ー") <= high for low, high in ranges_of("sc=Hiragana"))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("regex") is None, reason="the regex package is not installed")
 def test_sets_are_those_of_an_independent_library() -> None:
-    import regex
-
     known = {chr(code) for code in range(0x20000) if unicodedata.category(chr(code)) not in ("Cs", "Cn")}
     every = "".join(sorted(known))
     for expression in EXPRESSIONS[::9]:
