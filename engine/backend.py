@@ -34,8 +34,24 @@ class ForwardBatch:
     block_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowMasks:
+    """Which logits a forward is asked for. words: [sampled rows, ceil(vocabulary / 32)] int32, packed as in `MaskRows`;
+    meaningful where restricted. restricted: [sampled rows] bool.
+
+    Of a restricted row only the logits of its legal ids are needed, and where a single id is legal not even that one:
+    the others may be left at -inf. All other rows are needed whole.
+    """
+
+    words: NDArray[np.int32]
+    restricted: NDArray[np.bool_]
+
+
 class Backend(Protocol):
     """Weights and KV tensors. All methods are called by the engine thread only.
+
+    takes_masks: the masks are filled before the forward and handed to it, because it computes less for them; else they
+    are filled after it was launched.
 
     The logits of a row must be a function of that sequence's tokens alone: not of the other sequences in the batch, of
     how its prompt was cut into chunks, nor of which blocks hold its keys.
@@ -43,6 +59,7 @@ class Backend(Protocol):
 
     vocab_size: int
     max_context: int
+    takes_masks: bool
 
     def bytes_per_block(self, block_size: int) -> int:
         """KV bytes of one block, all layers."""
@@ -52,8 +69,10 @@ class Backend(Protocol):
         """Make the KV tensors. Called once, before the first forward."""
         ...
 
-    def forward(self, batch: ForwardBatch) -> NDArray[np.float32]:
+    def forward(self, batch: ForwardBatch, masks: RowMasks | None) -> NDArray[np.float32]:
         """Write the keys and values of all tokens, return logits [sampled rows, >= vocab_size] float32.
+
+        masks: None if not takes_masks, or if no row is restricted.
 
         The array is read before the next call and never written to. An exception ends the sequences of the batch.
         """

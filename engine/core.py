@@ -3,7 +3,7 @@
     admit   new requests and cancels
     plan    the scheduler picks tokens and blocks
     launch  the backend computes the logits
-    fill    one mask row a sampled position of a constrained row
+    fill    one mask row a sampled position of a constrained row; before launch for a backend that takes the masks
     finish  the one logits pipeline, then the draw
     commit  constraint, stops, block hashes, events
 
@@ -160,12 +160,14 @@ class EngineCore:
         if not plan.spans:
             raise EngineError("sequences wait, but the scheduler found nothing to compute: no progress is possible")
         self._stamp_scheduled(plan)
+        masks = self._fill(plan) if self._backend.takes_masks else None
         try:
-            logits = self._launch(plan)
+            logits = self._launch(plan, masks)
         except Exception as exc:
             self._fail(plan, exc)
             return
-        masks = self._fill(plan)
+        if masks is None:
+            masks = self._fill(plan)
         outcome = self._finish(plan, logits, masks)
         self._commit(outcome)
 
@@ -189,11 +191,11 @@ class EngineCore:
             if span.sequence.first_scheduled_s is None:
                 span.sequence.first_scheduled_s = now_s
 
-    def _launch(self, plan: StepPlan) -> Floats:
+    def _launch(self, plan: StepPlan, masks: StepMasks | None) -> Floats:
         for source, destination in plan.copies:
             self._backend.copy_block(source, destination)
         batch = build_batch(plan, self.config.block_size)
-        logits = self._backend.forward(batch)
+        logits = self._backend.forward(batch, None if masks is None else masks.for_forward(plan))
         num_rows = len(batch.sampled_rows)
         if logits.ndim != 2 or logits.shape[0] != num_rows or logits.shape[1] < len(self._token_bytes):
             raise EngineError(f"the backend gave logits of shape {logits.shape} for {num_rows} rows")
@@ -204,15 +206,15 @@ class EngineCore:
         together: dict[BatchFill, list[tuple[Sequence, int]]] = {}
         next_row = 0
         for span in plan.spans:
-            sequence, num_rows = span.sequence, span.num_sampled
+            sequence, first_row, num_rows = span.sequence, next_row, span.num_sampled
+            next_row += num_rows
             if sequence.constraint is None or not num_rows:
                 continue
             batch_fill = getattr(sequence.constraint, "batch_fill", None)
             if batch_fill is None:
-                self._fill_alone(sequence, next_row, num_rows, masks)
+                self._fill_alone(sequence, first_row, num_rows, masks)
             else:
-                together.setdefault(batch_fill, []).append((sequence, next_row))
-            next_row += num_rows
+                together.setdefault(batch_fill, []).append((sequence, first_row))
         for batch_fill, members in together.items():
             self._fill_together(batch_fill, members, masks)
         return masks

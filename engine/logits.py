@@ -7,7 +7,8 @@ One order for every row, of a plain step and of a verified draft alike:
 
 The constraint mask comes last of what decides legality, so nothing can bring a masked token back; where min-tokens
 would leave no legal token, the constraint wins. It fails closed: an empty mask raises EmptyMask, and so does a row
-whose every legal token has been biased away. Ties are broken by the lowest id, everywhere.
+whose every legal token has been biased away. Where one id is legal, its score is not looked at: a backend that takes
+masks did not compute it. Ties are broken by the lowest id, everywhere.
 
 Each row is worked on alone, in float32 for scores and float64 for probabilities, so a result does not depend on the
 rows beside it. A greedy row that nothing touches costs one argmax; with a mask, one argmax and one bit where the
@@ -17,6 +18,7 @@ OpenAI).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +108,7 @@ class LogitsPipeline:
         bias = {token: value for token, value in params.logit_bias.items() if token < vocab_size}
         self._bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
         self._bias_values = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
+        self._forbidden = frozenset(token for token, value in bias.items() if value == -math.inf)
         self._stop_ids = np.array(sorted(token for token in stop_ids if token < vocab_size), dtype=np.int64)
         self._repeats = params.repetition_penalty != 1.0
         self.needs_counts = bool(self._repeats or params.presence_penalty or params.frequency_penalty)
@@ -125,6 +128,8 @@ class LogitsPipeline:
                 return Target(Law.one_hot(best), None, None, greedy=True)
         scores = self._adjusted(row, history.output_counts)
         ids = self._legal_ids(history, mask)
+        if ids.size == 1 and self._params.logprobs is None and int(ids[0]) not in self._forbidden:
+            return Target(Law.one_hot(int(ids[0])), None, None, greedy=self._params.temperature == 0.0)
         if ids is not self._buffers.all_ids:
             scores = scores[ids]
         law = self._law(ids, scores, _highest_score(scores))

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from safegen.engine import capacity
-from safegen.engine.backend import ForwardBatch
+from safegen.engine.backend import ForwardBatch, RowMasks
 from safegen.engine.models.base import Model
 from safegen.engine.models.loader import load_model
 from safegen.errors import CapacityError, EngineError
@@ -31,6 +31,8 @@ if hasattr(os, "register_at_fork"):
 
 class ModelRunner:
     """`Backend` over a Model. ops: the kernels that the model computes with."""
+
+    takes_masks = True
 
     def __init__(self, model: Model, ops: Ops) -> None:
         config = model.config
@@ -65,7 +67,7 @@ class ModelRunner:
             ) from exc
 
     @torch.inference_mode()
-    def forward(self, batch: ForwardBatch) -> NDArray[np.float32]:
+    def forward(self, batch: ForwardBatch, masks: RowMasks | None = None) -> NDArray[np.float32]:
         if not self._cache:
             raise EngineError("forward was called before allocate")
         plan = AttentionPlan(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from safegen.engine.backend import ForwardBatch
+from safegen.engine.backend import ForwardBatch, RowMasks
 from safegen.engine.logits import MissingMask
 from safegen.engine.request import TokenLogprobs
 from safegen.engine.sequence import Sequence
@@ -44,8 +44,8 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepMasks:
-    """Mask rows of a step. place: order of service -> first row in `rows`. failed: sequences whose constraint
-    raised."""
+    """Mask rows of a step, one a sampled row; those of unconstrained sequences mean nothing. place: order of service of
+    a sequence -> its first row. failed: sequences whose constraint raised."""
 
     step_id: int
     rows: MaskRows
@@ -64,6 +64,17 @@ class StepMasks:
             )
         words: NDArray[np.int32] = self.rows.words[self.place[sequence.order] + offset]
         return words
+
+    def for_forward(self, plan: StepPlan) -> RowMasks | None:
+        """What the backend may leave out: illegal ids, but for rows whose raw log-probabilities are asked for."""
+        if not self.place:
+            return None
+        restricted = [
+            span.sequence.order in self.place and span.sequence.request.params.logprobs is None
+            for span in plan.spans
+            for _ in range(span.num_sampled)
+        ]
+        return RowMasks(self.rows.words[: len(restricted)], np.array(restricted, dtype=np.bool_))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 from safegen._native import Builder, Predicate
-from safegen.engine.backend import ForwardBatch
+from safegen.engine.backend import ForwardBatch, RowMasks
 from safegen.engine.config import EngineConfig
 from safegen.engine.core import EngineCore
 from safegen.engine.request import FinishedEvent, Request, SamplingParams
@@ -91,6 +91,7 @@ class RandomLogits:
 
     vocab_size = len(TOKEN_BYTES)
     max_context = 1024
+    takes_masks = False
 
     def bytes_per_block(self, block_size: int) -> int:
         return 1
@@ -98,7 +99,7 @@ class RandomLogits:
     def allocate(self, num_blocks: int, block_size: int) -> None:
         self.rng = np.random.default_rng(3)
 
-    def forward(self, batch: ForwardBatch) -> NDArray[np.float32]:
+    def forward(self, batch: ForwardBatch, masks: RowMasks | None = None) -> NDArray[np.float32]:
         logits = self.rng.standard_normal((len(batch.sampled_rows), self.vocab_size), dtype=np.float32)
         for row in logits:
             row[self.rng.integers(0, self.vocab_size, 30)] += 40.0

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from safegen.engine.backend import ForwardBatch
+from safegen.engine.backend import ForwardBatch, RowMasks
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 FAKE_VOCAB = 61
@@ -51,6 +51,8 @@ class FakeBackend:
     """Backend over fingerprints. on_forward runs in the middle of each forward, and may raise; check_writes is given
     the blocks that a forward writes to; shape_logits changes the logits."""
 
+    takes_masks = False
+
     def __init__(self, vocab_size: int = FAKE_VOCAB, max_context: int = 512) -> None:
         self.vocab_size = vocab_size
         self.max_context = max_context
@@ -72,7 +74,7 @@ class FakeBackend:
         self.copies.append((source, destination))
         self.slots[destination * size : (destination + 1) * size] = self.slots[source * size : (source + 1) * size]
 
-    def forward(self, batch: ForwardBatch) -> NDArray[np.float32]:
+    def forward(self, batch: ForwardBatch, masks: RowMasks | None = None) -> NDArray[np.float32]:
         self.batches.append(batch)
         self.on_forward(batch)
         assert len(set(batch.slot.tolist())) == len(batch.slot), "two tokens of one step go to the same slot"

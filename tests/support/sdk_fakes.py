@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from safegen.engine.backend import ForwardBatch
+from safegen.engine.backend import ForwardBatch, RowMasks
 from safegen.engine.config import EngineConfig
 from safegen.engine.engine import Engine
 from safegen.limits import Limits
@@ -63,7 +63,7 @@ class ScriptedBackend(FakeBackend):
         size = self._block_size
         self._ids[destination * size : (destination + 1) * size] = self._ids[source * size : (source + 1) * size]
 
-    def forward(self, batch: ForwardBatch) -> NDArray[np.float32]:
+    def forward(self, batch: ForwardBatch, masks: RowMasks | None = None) -> NDArray[np.float32]:
         logits = super().forward(batch).copy()
         self._ids[batch.slot] = batch.ids
         for row, place in enumerate(batch.sampled_rows.tolist()):
