@@ -50,10 +50,16 @@ class AttentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class KvLayer:
-    """One layer's paged cache. key, value: [blocks, block_size, kv_heads, head_dim]."""
+    """One layer's paged cache. key, value: [blocks, block_size, kv_heads, head_dim], float32, float16 or int8.
+
+    key_scale, value_scale: [blocks, block_size, kv_heads] float32 beside int8, else None: a number is its int8 digit
+    times the scale of its token's head, max|x| / 127.
+    """
 
     key: Tensor
     value: Tensor
+    key_scale: Tensor | None = None
+    value_scale: Tensor | None = None
 
 
 class Ops(Protocol):
@@ -84,7 +90,12 @@ class Ops(Protocol):
         ...
 
     def kv_write(self, key: Tensor, value: Tensor, cache: KvLayer, plan: AttentionPlan) -> None:
-        """key, value: [tokens, kv_heads, head_dim] into cache at plan.slot."""
+        """key, value: [tokens, kv_heads, head_dim] fp32 into cache at plan.slot.
+
+        float16 rounds to nearest even; what is larger becomes +-65504, never infinity; NaN stays. int8 rounds x *
+        (127 / max|x|) to nearest even; a head without a number of at least 1e-30 is kept as zeros, one that holds NaN
+        or infinity reads back as NaN.
+        """
         ...
 
     def paged_attention(

@@ -15,6 +15,9 @@ from torch import Tensor
 from safegen.kernels.api import AttentionPlan, KvLayer, Weight
 from safegen.kernels.quant import dequantize
 
+_LARGEST_HALF = 65504.0
+_ZERO_HEAD = 1e-30  # an int8 head without a number of at least this is kept as zeros
+
 
 class ReferenceOps:
     """`Ops` in plain torch; runs on any device the tensors lie on. See kernels/api.py for the contract."""
@@ -48,8 +51,13 @@ class ReferenceOps:
 
     def kv_write(self, key: Tensor, value: Tensor, cache: KvLayer, plan: AttentionPlan) -> None:
         slot = plan.slot.long()
-        cache.key.flatten(0, 1)[slot] = key.to(cache.key.dtype)
-        cache.value.flatten(0, 1)[slot] = value.to(cache.value.dtype)
+        for rows, kept, scales in ((key, cache.key, cache.key_scale), (value, cache.value, cache.value_scale)):
+            if scales is not None:
+                kept.flatten(0, 1)[slot], scales.flatten(0, 1)[slot] = _int8_digits(rows)
+            elif kept.dtype == torch.float16:
+                kept.flatten(0, 1)[slot] = rows.clamp(-_LARGEST_HALF, _LARGEST_HALF).half()
+            else:
+                kept.flatten(0, 1)[slot] = rows
 
     def paged_attention(
         self,
@@ -66,8 +74,8 @@ class ReferenceOps:
         for index, num_cached in enumerate(contexts):
             rows = slice(starts[index], starts[index + 1])
             blocks = plan.block_table[index, : -(-num_cached // plan.block_size)].long()
-            key = cache.key[blocks].flatten(0, 1)[:num_cached].float()
-            value = cache.value[blocks].flatten(0, 1)[:num_cached].float()
+            key = _cached(cache.key, cache.key_scale, blocks, num_cached)
+            value = _cached(cache.value, cache.value_scale, blocks, num_cached)
             visible = _visible(plan.position[rows], num_cached, window)
             output[rows] = _attend(q[rows], key, value, visible, scale, softcap)
         return output
@@ -81,6 +89,21 @@ class ReferenceOps:
 
 def _dense(weight: Weight) -> Tensor:
     return dequantize(weight.kind, weight.data)
+
+
+def _int8_digits(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """rows: [tokens, kv_heads, head_dim] -> int8 digits of the same shape, float32 scales [tokens, kv_heads]."""
+    largest = rows.abs().amax(-1)
+    kept = largest.isfinite() & (largest >= _ZERO_HEAD)
+    factor = torch.where(kept, 127.0 / largest, 0.0).unsqueeze(-1)
+    digits = torch.where(kept.unsqueeze(-1), rows * factor, 0.0).round().to(torch.int8)
+    return digits, torch.where(kept, largest / 127.0, torch.where(largest.isfinite(), 0.0, torch.nan))
+
+
+def _cached(kept: Tensor, scales: Tensor | None, blocks: Tensor, num_cached: int) -> Tensor:
+    """The first num_cached keys (or values) of the blocks as float32 [num_cached, kv_heads, head_dim]."""
+    rows = kept[blocks].flatten(0, 1)[:num_cached].float()
+    return rows if scales is None else rows * scales[blocks].flatten(0, 1)[:num_cached].unsqueeze(-1)
 
 
 def _visible(position: Tensor, num_cached: int, window: int | None) -> Tensor:

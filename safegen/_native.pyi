@@ -248,13 +248,18 @@ def cpu_rms_norm(x: Any, weight: Any, eps: float, out: Any) -> None:
 def cpu_rope(x: Any, cos: Any, sin: Any, position: Any, interleaved: bool, out: Any) -> None:
     """x, out: [tokens, heads, head_dim]; cos, sin: [max_position, rotary_dim / 2]; position: int32 [tokens]."""
 
-def cpu_kv_write(key: Any, value: Any, key_cache: Any, value_cache: Any, slot: Any) -> None:
-    """key, value: [tokens, kv_heads, head_dim]; caches: [blocks, block_size, kv_heads, head_dim]; slot: int32."""
+def cpu_kv_write(
+    key: Any, value: Any, key_cache: Any, value_cache: Any, key_scale: Any, value_scale: Any, slot: Any
+) -> None:
+    """key, value: [tokens, kv_heads, head_dim]; caches: [blocks, block_size, kv_heads, head_dim] float32, float16 or
+    int8; scales: [blocks, block_size, kv_heads] beside int8, else None; slot: int32."""
 
 def cpu_attention(
     q: Any,
     key: Any,
     value: Any,
+    key_scale: Any,
+    value_scale: Any,
     query_start: Any,
     context_len: Any,
     block_table: Any,
@@ -264,7 +269,7 @@ def cpu_attention(
     softcap: float,
     out: Any,
 ) -> None:
-    """q, out: [tokens, heads, head_dim]; key, value: the caches; plan arrays int32. window, softcap: 0 for none."""
+    """q, out: [tokens, heads, head_dim]; key, value and scales: the cache; plan arrays int32. window, softcap: 0 for none."""
 
 def cpu_silu_mul(gate: Any, up: Any, out: Any) -> None: ...
 def cpu_gelu_mul(gate: Any, up: Any, out: Any) -> None: ...

@@ -66,6 +66,10 @@ def _array(tensor: Tensor, name: str) -> Any:
         raise ValueError(f"{name}: must be a dense CPU tensor, got {type(tensor).__name__} ({error})") from None
 
 
+def _optional(tensor: Tensor | None, name: str) -> Any:
+    return None if tensor is None else _array(tensor, name)
+
+
 def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
@@ -132,6 +136,8 @@ class CpuOps:
             _array(value, "value"),
             _array(cache.key, "cache.key"),
             _array(cache.value, "cache.value"),
+            _optional(cache.key_scale, "cache.key_scale"),
+            _optional(cache.value_scale, "cache.value_scale"),
             _array(plan.slot, "plan.slot"),
         )
 
@@ -154,6 +160,8 @@ class CpuOps:
             _array(q, "q"),
             _array(cache.key, "cache.key"),
             _array(cache.value, "cache.value"),
+            _optional(cache.key_scale, "cache.key_scale"),
+            _optional(cache.value_scale, "cache.value_scale"),
             _array(plan.query_start, "plan.query_start"),
             _array(plan.context_len, "plan.context_len"),
             _array(plan.block_table, "plan.block_table"),

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/cpu/kernels.hpp"
-#include "kernels/cpu/vec.hpp"
+#include "kernels/cpu/kv_cache.hpp"
 
 namespace {
 
@@ -102,26 +102,30 @@ inline void attend_tile(const AttentionArgs& a, const Running& run, const float*
         add_values<1, true>(run.acc, decay[0], scores, values, first, last, d, a.head_dim - d);
 }
 
-// Row pointers of the tile's keys; positions outside [low, high) borrow the row at low. Walks block by block: a division
-// for every key would cost as much as a dot product.
-inline void tile_rows_of(const AttentionArgs& a, const AttentionItem& item, int64_t start, int64_t low, int64_t high,
-                         const float** keys, const float** values) {
+// The tile's keys and values, positions [low, high) of them, as fp32 rows of round_up(head_dim, 16) in `keys` and
+// `values`; other rows keep what they hold. Walks block by block: a division for every key would cost a dot product.
+template <class Q>
+inline void read_tile(const AttentionArgs& a, const AttentionItem& item, int64_t start, int64_t low, int64_t high,
+                      float* keys, float* values) {
     const std::int32_t* table = a.block_table + item.sequence * a.max_blocks;
-    const int64_t stride = a.kv_heads * a.head_dim, end = high < start + kKeyTile ? high : start + kKeyTile;
+    const int64_t head_bytes = a.head_dim * (Q::kBytes / 16), padded = safegen::cpu::round_up(a.head_dim, 16);
+    const int64_t end = high < start + kKeyTile ? high : start + kKeyTile;
+    const auto *key = static_cast<const uint8_t*>(a.key), *value = static_cast<const uint8_t*>(a.value);
     int64_t block = low / a.block_size, within = low % a.block_size;
-    int64_t row = table[block] * a.block_size + within;
-    const float *key = a.key + item.kv_head * a.head_dim, *value = a.value + item.kv_head * a.head_dim;
-    for (int64_t i = 0; i < kKeyTile; ++i) {
-        keys[i] = key + row * stride;
-        values[i] = value + row * stride;
-    }
     for (int64_t position = low; position < end; ++position) {
-        keys[position - start] = key + row * stride;
-        values[position - start] = value + row * stride;
-        ++row;
-        if (++within == a.block_size && position + 1 < end) {
+        const int64_t row = (table[block] * a.block_size + within) * a.kv_heads + item.kv_head;
+        float *k = keys + (position - start) * padded, *v = values + (position - start) * padded;
+        decode_row<Q>(key + row * head_bytes, a.head_dim, k, true);
+        decode_row<Q>(value + row * head_bytes, a.head_dim, v, true);
+        if (a.key_scale) {
+            for (int64_t d = 0; d < padded; ++d) {
+                k[d] *= a.key_scale[row];
+                v[d] *= a.value_scale[row];
+            }
+        }
+        if (++within == a.block_size) {
             within = 0;
-            row = table[++block] * a.block_size;
+            ++block;
         }
     }
 }
@@ -139,12 +143,13 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
     const int64_t group = a.heads / a.kv_heads, rows = (item.last - item.first) * group;
     const int64_t padded = safegen::cpu::round_up(a.head_dim, 16);
     float* scores = scratch + rows * (2 * padded + 16) + safegen::cpu::round_up(rows, 16);
+    float *key_tile = scores + kKeyTile, *value_tile = key_tile + kKeyTile * padded;
     for (int64_t i = 0; i < rows * (2 * padded + 16); ++i) scratch[i] = 0.0f;
     int64_t low = INT64_MAX, high = 0;
     for (int64_t row = 0; row < rows; ++row) {
         const Running run = running(scratch, rows, padded, row);
         const int64_t token = item.first + row / group, head = item.kv_head * group + row % group;
-        __builtin_memcpy(const_cast<float*>(run.q), a.q + (token * a.heads + head) * a.head_dim,
+        __builtin_memcpy(const_cast<float*>(run.q), a.q + token * a.q_stride + head * a.head_dim,
                          static_cast<std::size_t>(a.head_dim) * sizeof(float));
         *run.maximum = -kInfinity;
         const int64_t position = a.position[token], start = window_start(a, position);
@@ -152,9 +157,14 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
         high = position + 1 > high ? position + 1 : high;
     }
     const float *keys[kKeyTile], *values[kKeyTile];
+    for (int64_t i = 0; i < kKeyTile; ++i) {
+        keys[i] = key_tile + i * padded;
+        values[i] = value_tile + i * padded;
+    }
+    for (int64_t i = 0; i < 2 * kKeyTile * padded; ++i) key_tile[i] = 0.0f;
     for (int64_t start = low / kKeyTile * kKeyTile; start < high; start += kKeyTile) {
         const int64_t readable = start > low ? start : low;
-        tile_rows_of(a, item, start, readable, high, keys, values);
+        with_kv(a.kv, [&]<class Q>() { read_tile<Q>(a, item, start, readable, high, key_tile, value_tile); });
         for (int64_t row = 0; row < rows; ++row) {
             const int64_t position = a.position[item.first + row / group];
             int64_t first = window_start(a, position) - start, last = position + 1 - start;
@@ -167,7 +177,7 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
         const Running run = running(scratch, rows, padded, row);
         const int64_t token = item.first + row / group, head = item.kv_head * group + row % group;
         const float total = sum(load(run.lane_sums));
-        float* out = a.out + (token * a.heads + head) * a.head_dim;
+        float* out = a.out + token * a.out_stride + head * a.head_dim;
         for (int64_t d = 0; d < a.head_dim; ++d) out[d] = run.acc[d] / total;
     }
 }

@@ -19,6 +19,17 @@
 
 namespace nb = nanobind;
 
+namespace safegen::cpu {
+struct Half {
+    std::uint16_t bits;
+};
+}  // namespace safegen::cpu
+
+template <> struct nanobind::detail::dtype_traits<safegen::cpu::Half> {
+    static constexpr dlpack::dtype value{static_cast<std::uint8_t>(dlpack::dtype_code::Float), 16, 1};
+    static constexpr auto name = const_name("float16");
+};
+
 namespace safegen {
 namespace {
 
@@ -43,6 +54,8 @@ template <class Sizes> std::string shape_text(const Sizes& sizes) {
 
 template <class T> const char* type_text();
 template <> const char* type_text<float>() { return "float32"; }
+template <> const char* type_text<cpu::Half>() { return "float16"; }
+template <> const char* type_text<std::int8_t>() { return "int8"; }
 template <> const char* type_text<std::int32_t>() { return "int32"; }
 template <> const char* type_text<int64_t>() { return "int64"; }
 template <> const char* type_text<std::uint8_t>() { return "uint8"; }
@@ -150,17 +163,50 @@ void rope(const In& x, const In& cos, const In& sin, const In& position, bool in
     cpu::rope(args);
 }
 
-void kv_write(const In& key, const In& value, const Out& key_cache, const Out& value_cache, const In& slot) {
-    const int64_t tokens = dim(key, 0), heads = dim(key, 1), head_dim = dim(key, 2);
-    const int64_t blocks = dim(key_cache, 0), block_size = dim(key_cache, 1);
-    const auto* k = checked<float>(key, "key", {kAny, kAny, kAny});
+// A cache of any of its types, [blocks, block_size, kv_heads, head_dim] each, with scales for int8 alone.
+template <class Array> struct Cache {
+    using Data = std::conditional_t<std::is_same_v<Array, In>, const void*, void*>;
+    using Scales = std::conditional_t<std::is_same_v<Array, In>, const float*, float*>;
+    Data key, value;
+    Scales key_scale = nullptr, value_scale = nullptr;
+    cpu::KvKind kind;
+    int64_t blocks, block_size, kv_heads, head_dim;
+
+    Cache(const Array& keys, const Array& values, const std::optional<Array>& key_scales,
+          const std::optional<Array>& value_scales)
+        : blocks(dim(keys, 0)), block_size(dim(keys, 1)), kv_heads(dim(keys, 2)), head_dim(dim(keys, 3)) {
+        if (keys.dtype() == nb::dtype<float>()) take<float>(cpu::KvKind::f32, keys, values);
+        else if (keys.dtype() == nb::dtype<cpu::Half>()) take<cpu::Half>(cpu::KvKind::f16, keys, values);
+        else if (keys.dtype() == nb::dtype<std::int8_t>()) take<std::int8_t>(cpu::KvKind::i8, keys, values);
+        else fail("cache.key", "must be of type float32, float16 or int8");
+        const bool scaled = kind == cpu::KvKind::i8;
+        if (key_scales.has_value() != scaled || value_scales.has_value() != scaled)
+            fail("cache.key_scale", "an int8 cache has scales of keys and of values, others have none");
+        if (!scaled) return;
+        key_scale = checked<float>(*key_scales, "cache.key_scale", {blocks, block_size, kv_heads});
+        value_scale = checked<float>(*value_scales, "cache.value_scale", {blocks, block_size, kv_heads});
+    }
+
+  private:
+    template <class T> void take(cpu::KvKind k, const Array& keys, const Array& values) {
+        kind = k;
+        key = checked<T>(keys, "cache.key", {kAny, kAny, kAny, kAny});
+        value = checked<T>(values, "cache.value", {blocks, block_size, kv_heads, head_dim});
+    }
+};
+
+void kv_write(const In& key, const In& value, const Out& key_cache, const Out& value_cache,
+              const std::optional<Out>& key_scale, const std::optional<Out>& value_scale, const In& slot) {
+    const Cache<Out> cache(key_cache, value_cache, key_scale, value_scale);
+    const int64_t tokens = dim(key, 0), heads = cache.kv_heads, head_dim = cache.head_dim;
+    const auto* k = checked<float>(key, "key", {kAny, heads, head_dim});
     const auto* v = checked<float>(value, "value", {tokens, heads, head_dim});
-    auto* cached_k = checked<float>(key_cache, "cache.key", {kAny, kAny, heads, head_dim});
-    auto* cached_v = checked<float>(value_cache, "cache.value", {blocks, block_size, heads, head_dim});
     const auto* s = checked<std::int32_t>(slot, "plan.slot", {tokens});
-    check_range(s, tokens, blocks * block_size, "plan.slot");
+    check_range(s, tokens, cache.blocks * cache.block_size, "plan.slot");
+    const cpu::KvWriteArgs args{k, v, heads * head_dim, heads * head_dim, s, heads, head_dim,
+                                cache.kind, cache.key, cache.value, cache.key_scale, cache.value_scale};
     const nb::gil_scoped_release release;
-    cpu::kv_write(k, v, s, tokens, heads * head_dim, cached_k, cached_v);
+    cpu::kv_write(args, tokens);
 }
 
 // Every token's keys must lie within its sequence's context and in blocks that exist.
@@ -182,15 +228,17 @@ void check_plan(const std::int32_t* start, const std::int32_t* context, const st
     }
 }
 
-void attention(const In& q, const In& key, const In& value, const In& query_start, const In& context_len,
-               const In& block_table, const In& position, float scale, int64_t window, float softcap, const Out& out) {
-    const int64_t tokens = dim(q, 0), heads = dim(q, 1), head_dim = dim(q, 2), sequences = dim(context_len, 0);
-    const int64_t blocks = dim(key, 0), block_size = dim(key, 1), kv_heads = dim(key, 2);
+void attention(const In& q, const In& key, const In& value, const std::optional<In>& key_scale,
+               const std::optional<In>& value_scale, const In& query_start, const In& context_len, const In& block_table,
+               const In& position, float scale, int64_t window, float softcap, const Out& out) {
+    const Cache<In> cache(key, value, key_scale, value_scale);
+    const int64_t tokens = dim(q, 0), heads = dim(q, 1), head_dim = cache.head_dim, sequences = dim(context_len, 0);
+    const int64_t blocks = cache.blocks, block_size = cache.block_size, kv_heads = cache.kv_heads;
     const cpu::AttentionArgs args{
-        checked<float>(q, "q", {kAny, kAny, kAny}),
+        checked<float>(q, "q", {kAny, kAny, head_dim}),
         checked<float>(out, "out", {tokens, heads, head_dim}),
-        checked<float>(key, "cache.key", {kAny, kAny, kAny, head_dim}),
-        checked<float>(value, "cache.value", {blocks, block_size, kv_heads, head_dim}),
+        heads * head_dim, heads * head_dim,
+        cache.kind, cache.key, cache.value, cache.key_scale, cache.value_scale,
         checked<std::int32_t>(block_table, "plan.block_table", {sequences, kAny}),
         checked<std::int32_t>(position, "plan.position", {tokens}),
         dim(block_table, 1), block_size, heads, kv_heads, head_dim, scale, window, softcap};
@@ -249,8 +297,9 @@ void bind_kernels(nb::module_& m) {
     m.def("cpu_rope", rope, nb::arg("x"), nb::arg("cos"), nb::arg("sin"), nb::arg("position"), nb::arg("interleaved"),
           nb::arg("out"));
     m.def("cpu_kv_write", kv_write, nb::arg("key"), nb::arg("value"), nb::arg("key_cache"), nb::arg("value_cache"),
-          nb::arg("slot"));
-    m.def("cpu_attention", attention, nb::arg("q"), nb::arg("key"), nb::arg("value"), nb::arg("query_start"),
+          nb::arg("key_scale").none(), nb::arg("value_scale").none(), nb::arg("slot"));
+    m.def("cpu_attention", attention, nb::arg("q"), nb::arg("key"), nb::arg("value"),
+          nb::arg("key_scale").none(), nb::arg("value_scale").none(), nb::arg("query_start"),
           nb::arg("context_len"), nb::arg("block_table"), nb::arg("position"), nb::arg("scale"), nb::arg("window"),
           nb::arg("softcap"), nb::arg("out"));
     m.def("cpu_silu_mul", gate<cpu::silu_mul>, nb::arg("gate"), nb::arg("up"), nb::arg("out"));

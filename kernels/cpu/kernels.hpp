@@ -36,12 +36,20 @@ struct LinearArgs {
     float* y;
 };
 
-// Causal attention over a paged cache. key, value: [blocks, block_size, kv_heads, head_dim].
+// How a cached number is kept. i8: value = digit * scale, one scale for each token's head: max|x| / 127.
+enum class KvKind : int { f32, f16, i8 };
+
+static inline std::int64_t kv_bytes(KvKind kind) { return kind == KvKind::f32 ? 4 : kind == KvKind::f16 ? 2 : 1; }
+
+// Causal attention over a paged cache. key, value: [blocks, block_size, kv_heads, head_dim] of `kv`; key_scale,
+// value_scale: [blocks, block_size, kv_heads] for i8, else null.
 struct AttentionArgs {
-    const float* q;  // [tokens, heads, head_dim]
-    float* out;
-    const float* key;
-    const float* value;
+    const float* q;  // token t's heads, [heads, head_dim], at q + t * q_stride
+    float* out;      // likewise, at out + t * out_stride
+    std::int64_t q_stride, out_stride;
+    KvKind kv;
+    const void *key, *value;
+    const float *key_scale, *value_scale;
     const std::int32_t* block_table;  // [sequences, max_blocks]
     const std::int32_t* position;     // [tokens]
     std::int64_t max_blocks, block_size, heads, kv_heads, head_dim;
@@ -55,6 +63,19 @@ struct AttentionItem {
     std::int64_t sequence, first, last, kv_head;
 };
 
+// Writes keys and values of tokens to their slots of the cache. f16 rounds to nearest even and stops at the largest
+// finite number; NaN stays. i8 digits round to nearest even; a head that holds NaN or infinity reads back as NaN.
+struct KvWriteArgs {
+    const float* key;    // token t's heads, [kv_heads, head_dim], at key + t * key_stride
+    const float* value;  // likewise, at value + t * value_stride
+    std::int64_t key_stride, value_stride;
+    const std::int32_t* slot;  // [tokens], block * block_size + offset
+    std::int64_t kv_heads, head_dim;
+    KvKind kv;
+    void *key_cache, *value_cache;
+    float *key_scale, *value_scale;  // i8 alone
+};
+
 inline constexpr std::int64_t kQueryChunk = 8;   // query tokens an AttentionItem holds at most
 inline constexpr std::int64_t kKeyTile = 64;     // keys between two rescalings; tiles start at multiples of this
 inline constexpr std::int64_t kOutTile = 4;      // output features computed together
@@ -66,6 +87,7 @@ struct Kernels {
     void (*dequantize)(Kind, const std::uint8_t* row, std::int64_t n, float* out);
     // scratch: attention_scratch() floats, 64-byte aligned.
     void (*attention)(const AttentionArgs&, const AttentionItem&, float* scratch);
+    void (*kv_write)(const KvWriteArgs&, std::int64_t first_token, std::int64_t last_token);
     void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t dim, float* out);  // one row
     void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
     void (*gelu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
@@ -74,10 +96,10 @@ struct Kernels {
 // static: a copy a translation unit, lest the one compiled for AVX-512 serve them all.
 static inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// Queries, accumulators [rows, dim]; 16 lane sums and one maximum a row; one tile of scores.
+// Queries, accumulators [rows, dim]; 16 lane sums and one maximum a row; one tile of scores, keys and values.
 static inline std::int64_t attention_scratch(const AttentionArgs& a) {
-    const std::int64_t rows = kQueryChunk * (a.heads / a.kv_heads);
-    return rows * (2 * round_up(a.head_dim, 16) + 16) + round_up(rows, 16) + kKeyTile;
+    const std::int64_t rows = kQueryChunk * (a.heads / a.kv_heads), padded = round_up(a.head_dim, 16);
+    return rows * (2 * padded + 16) + round_up(rows, 16) + kKeyTile + 2 * kKeyTile * padded;
 }
 
 const Kernels& scalar_kernels();

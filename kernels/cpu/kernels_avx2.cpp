@@ -8,7 +8,7 @@
 namespace safegen::cpu {
 
 const Kernels& avx2_kernels() {
-    static constexpr Kernels table{"avx2", linear, dequantize, attention, rms_norm, silu_mul, gelu_mul};
+    static constexpr Kernels table{"avx2", linear, dequantize, attention, kv_write, rms_norm, silu_mul, gelu_mul};
     return table;
 }
 

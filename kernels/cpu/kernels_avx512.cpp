@@ -8,7 +8,7 @@
 namespace safegen::cpu {
 
 const Kernels& avx512_kernels() {
-    static constexpr Kernels table{"avx512", linear, dequantize, attention, rms_norm, silu_mul, gelu_mul};
+    static constexpr Kernels table{"avx512", linear, dequantize, attention, kv_write, rms_norm, silu_mul, gelu_mul};
     return table;
 }
 

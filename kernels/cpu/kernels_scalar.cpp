@@ -8,7 +8,7 @@
 namespace safegen::cpu {
 
 const Kernels& scalar_kernels() {
-    static constexpr Kernels table{"scalar", linear, dequantize, attention, rms_norm, silu_mul, gelu_mul};
+    static constexpr Kernels table{"scalar", linear, dequantize, attention, kv_write, rms_norm, silu_mul, gelu_mul};
     return table;
 }
 

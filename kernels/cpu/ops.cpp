@@ -1,7 +1,6 @@
 #include "kernels/cpu/ops.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <vector>
@@ -96,13 +95,10 @@ void rope(const RopeArgs& a) {
     });
 }
 
-void kv_write(const float* key, const float* value, const std::int32_t* slot, std::int64_t tokens, std::int64_t width,
-              float* key_cache, float* value_cache) {
-    const auto bytes = static_cast<std::size_t>(width) * sizeof(float);
-    for (std::int64_t t = 0; t < tokens; ++t) {
-        std::memcpy(key_cache + slot[t] * width, key + t * width, bytes);
-        std::memcpy(value_cache + slot[t] * width, value + t * width, bytes);
-    }
+void kv_write(const KvWriteArgs& a, std::int64_t tokens) {
+    const Kernels& table = kernels();
+    over_ranges(tokens, 2 * a.kv_heads * a.head_dim,
+                [&](std::int64_t first, std::int64_t last) { table.kv_write(a, first, last); });
 }
 
 void attention(const AttentionArgs& a, const std::int32_t* query_start, std::int64_t sequences) {

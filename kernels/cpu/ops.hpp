@@ -26,9 +26,8 @@ struct RopeArgs {
 };
 void rope(const RopeArgs&);
 
-// key, value: [tokens, width]; slot s of the caches is the row at s * width.
-void kv_write(const float* key, const float* value, const std::int32_t* slot, std::int64_t tokens, std::int64_t width,
-              float* key_cache, float* value_cache);
+// All tokens must lie within the cache; two of them in one slot is the caller's mistake.
+void kv_write(const KvWriteArgs&, std::int64_t tokens);
 
 // query_start: [sequences + 1].
 void attention(const AttentionArgs&, const std::int32_t* query_start, std::int64_t sequences);

@@ -54,6 +54,9 @@ inline F fma(const F& a, const F& b, const F& c) {
 inline F max(const F& a, const F& b) {
     return parts([&](int i) { return vmax(a.p[i], b.p[i]); });
 }
+inline F min(const F& a, const F& b) {
+    return parts([&](int i) { return vmin(a.p[i], b.p[i]); });
+}
 
 inline float sum(const F& v) {
     const F all[8] = {v, zero(), zero(), zero(), zero(), zero(), zero(), zero()};

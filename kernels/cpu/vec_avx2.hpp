@@ -85,6 +85,17 @@ inline F from_s8(B a) {
              _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(a, a)))}};
 }
 inline F from_f16(const std::uint8_t* a) { return {{_mm256_cvtph_ps(b_load(a)), _mm256_cvtph_ps(b_load(a + 16))}}; }
+// 16 halves and 16 signed bytes, to nearest even; the caller keeps them in range.
+inline void to_f16(std::uint8_t* a, const F& v) {
+    for (int i = 0; i < kParts; ++i)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(a + 16 * i), _mm256_cvtps_ph(v.p[i], _MM_FROUND_TO_NEAREST_INT));
+}
+inline void to_s8(std::uint8_t* a, const F& v) {
+    const __m256i low = _mm256_cvtps_epi32(v.p[0]), high = _mm256_cvtps_epi32(v.p[1]);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(a), bytes);
+}
 inline V widen_bf16(B raw) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16)); }
 inline F from_bf16(const std::uint8_t* a) { return {{widen_bf16(b_load(a)), widen_bf16(b_load(a + 16))}}; }
 

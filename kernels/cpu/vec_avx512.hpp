@@ -72,6 +72,13 @@ inline F from_s8(B a) { return {{_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a))}}; 
 inline F from_f16(const std::uint8_t* a) {
     return {{_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)))}};
 }
+// 16 halves and 16 signed bytes, to nearest even; the caller keeps them in range.
+inline void to_f16(std::uint8_t* a, const F& v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(a), _mm512_cvtps_ph(v.p[0], _MM_FROUND_TO_NEAREST_INT));
+}
+inline void to_s8(std::uint8_t* a, const F& v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(a), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v.p[0])));
+}
 inline F from_bf16(const std::uint8_t* a) {
     const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a));
     return {{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16))}};

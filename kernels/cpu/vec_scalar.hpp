@@ -179,6 +179,37 @@ inline void half2(const std::uint8_t* a, F& first, F& second) {
 inline F from_f16(const std::uint8_t* a) {
     return {{lanes([&](int i) { return half_at(a + 2 * i); })}};
 }
+// To nearest even: adding a power of two drops the bits that a half has no room for; NaN stays NaN.
+inline std::uint16_t float_to_half(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000u);
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u) return sign | 0x7e00u;
+    if (bits < 0x38800000u) {  // subnormal: a multiple of 2^-24
+        float magnitude;
+        std::memcpy(&magnitude, &bits, 4);
+        magnitude += 0.5f;
+        std::memcpy(&bits, &magnitude, 4);
+        return static_cast<std::uint16_t>(sign | (bits - 0x3f000000u));
+    }
+    return static_cast<std::uint16_t>(sign | ((bits - 0x38000000u + 0xfffu + (bits >> 13 & 1u)) >> 13));
+}
+// 16 halves and 16 signed bytes, to nearest even; the caller keeps them in range.
+inline void to_f16(std::uint8_t* a, const F& v) {
+    for (int i = 0; i < 16; ++i) {
+        const std::uint16_t raw = float_to_half(v.p[0].v[i]);
+        std::memcpy(a + 2 * i, &raw, 2);
+    }
+}
+inline void to_s8(std::uint8_t* a, const F& v) {
+    for (int i = 0; i < 16; ++i) {
+        const float shifted = v.p[0].v[i] + 12582912.0f;  // the rounded number lies in the low bits
+        std::uint32_t bits;
+        std::memcpy(&bits, &shifted, 4);
+        a[i] = static_cast<std::uint8_t>(bits);
+    }
+}
 inline F from_bf16(const std::uint8_t* a) {
     return {{lanes([&](int i) {
         const std::uint32_t bits = static_cast<std::uint32_t>(a[2 * i] | (a[2 * i + 1] << 8)) << 16;

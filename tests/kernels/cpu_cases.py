@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from safegen.kernels import cpu
 from safegen.kernels.api import AttentionPlan, KvLayer, Weight
+from safegen.kernels.reference import ReferenceOps
 
 FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 GGUF_TYPES = {
@@ -25,6 +27,7 @@ GGUF_TYPES = {
     "q5_k": gguf.GGMLQuantizationType.Q5_K,
     "q6_k": gguf.GGMLQuantizationType.Q6_K,
 }
+KV_DTYPES = [torch.float32, torch.float16, torch.int8]
 KINDS = [*FLOATS, *GGUF_TYPES]
 # Byte offsets of a block's fp16 fields; all other bytes may take any value.
 HALF_FIELDS = {kind: [0, 2] for kind in ("q4_1", "q5_1", "q4_k", "q5_k")} | {"q6_k": [208]}
@@ -54,31 +57,56 @@ def int32(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
+def empty_cache(blocks: int, block_size: int, kv_heads: int, dim: int, dtype: torch.dtype = torch.float32) -> KvLayer:
+    """A cache in which every number reads as NaN: reading a slot that was not written shows."""
+    key = torch.zeros((blocks, block_size, kv_heads, dim), dtype=dtype)
+    if dtype != torch.int8:
+        return KvLayer(key.fill_(torch.nan), key.clone())
+    scale = torch.full((blocks, block_size, kv_heads), torch.nan)
+    return KvLayer(key, key.clone(), scale, scale.clone())
+
+
+def cached(cache: KvLayer) -> tuple[Tensor, Tensor]:
+    """What the cache's digits mean, fp32 [slots, kv_heads, head_dim]: the definition, apart from either backend."""
+    numbers = []
+    for digits, scale in ((cache.key, cache.key_scale), (cache.value, cache.value_scale)):
+        numbers.append((digits.float() if scale is None else digits.float() * scale[..., None]).flatten(0, 1))
+    return numbers[0], numbers[1]
+
+
 def paged_cache(
-    keys: Sequence[Tensor], values: Sequence[Tensor], query_lens: Sequence[int], *, block_size: int, seed: int = 0
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    query_lens: Sequence[int],
+    *,
+    block_size: int,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[KvLayer, AttentionPlan]:
     """A cache that holds whole sequences (keys[s]: [context, kv_heads, head_dim]) in shuffled blocks, and the plan of a
-    step in which the last query_lens[s] tokens of each ask. Unused slots hold NaN: reading one shows."""
+    step in which the last query_lens[s] tokens of each ask. Unused slots read as NaN. The reference backend writes."""
     needed = [-(-len(key) // block_size) for key in keys]
     blocks = sum(needed) + 2
     order = torch.randperm(blocks, generator=torch.Generator().manual_seed(seed)).tolist()
-    shape = (blocks, block_size, *keys[0].shape[1:])
-    cache = KvLayer(torch.full(shape, torch.nan), torch.full(shape, torch.nan))
+    cache = empty_cache(blocks, block_size, *keys[0].shape[1:], dtype)
     table = torch.full((len(keys), max(needed)), -1, dtype=torch.int32)
     starts: list[int] = [0]
     positions: list[int] = []
+    all_slots: list[int] = []
     slots: list[int] = []
-    for s, (key, value, count) in enumerate(zip(keys, values, query_lens, strict=True)):
+    for s, (key, count) in enumerate(zip(keys, query_lens, strict=True)):
         mine = [order.pop() for _ in range(needed[s])]
         table[s, : needed[s]] = int32(mine)
-        slot = torch.tensor([mine[p // block_size] * block_size + p % block_size for p in range(len(key))])
-        cache.key.view(-1, *shape[2:])[slot] = key
-        cache.value.view(-1, *shape[2:])[slot] = value
+        slot = [mine[p // block_size] * block_size + p % block_size for p in range(len(key))]
         starts.append(starts[-1] + count)
         positions += range(len(key) - count, len(key))
-        slots += slot[len(key) - count :].tolist()
-    lengths = int32([len(key) for key in keys])
-    return cache, AttentionPlan(int32(starts), lengths, table, int32(slots), int32(positions), block_size)
+        all_slots += slot
+        slots += slot[len(key) - count :]
+    plan = AttentionPlan(
+        int32(starts), int32([len(key) for key in keys]), table, int32(slots), int32(positions), block_size
+    )
+    ReferenceOps().kv_write(torch.cat(list(keys)), torch.cat(list(values)), cache, replace(plan, slot=int32(all_slots)))
+    return cache, plan
 
 
 def torch_attention(
