@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from safegen.errors import RequestError
+
+KvCacheDtype = Literal["auto", "float16", "float32", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +15,7 @@ class EngineConfig:
     """Every limit of the engine. RequestError names the field, the value and the fix.
 
     kv_cache_memory: bytes of the KV pool; None takes a modest share of what is free (engine/capacity.py).
+    kv_cache_dtype: how keys and values are kept; "auto" is what suits the kernels (engine/kv_cache.py).
     block_size: tokens a KV block. max_num_seqs: sequences that run at once. max_num_batched_tokens: tokens computed a
     step, at least max_num_seqs, so that every running sequence advances in every step. enable_prefix_caching: reuse
     blocks of equal prefixes. max_queue: requests that may wait before `submit` refuses. max_context: tokens of prompt
@@ -27,6 +31,7 @@ class EngineConfig:
     max_queue: int = 4096
     max_context: int | None = None
     max_retracts: int = 64
+    kv_cache_dtype: KvCacheDtype = "auto"
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_queue"):
@@ -40,6 +45,13 @@ class EngineConfig:
                 f"enable_prefix_caching must be True or False, got {self.enable_prefix_caching!r}",
                 field="enable_prefix_caching",
                 value=self.enable_prefix_caching,
+            )
+        choices = get_args(KvCacheDtype)
+        if self.kv_cache_dtype not in choices:
+            raise RequestError(
+                f"kv_cache_dtype={self.kv_cache_dtype!r} is unknown; choose {', '.join(map(repr, choices))}",
+                field="kv_cache_dtype",
+                value=self.kv_cache_dtype,
             )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise RequestError(

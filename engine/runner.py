@@ -1,9 +1,4 @@
-"""The backend over a real model: KV tensors, and the step's integers turned into the tensors that models take.
-
-The cache is one pair of tensors a layer, [blocks, block_size, kv_heads, head_dim], made once and zeroed by the
-operating system as pages are touched, so an idle pool costs address space rather than memory. Keys and values are kept
-in float32: the CPU kernels compute in it, and nothing is rounded between a chunk and the next.
-"""
+"""The backend over a real model: KV tensors, and the step's integers turned into the tensors that models take."""
 
 from __future__ import annotations
 
@@ -14,15 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safegen.engine import capacity
+from safegen.engine import kv_cache
 from safegen.engine.backend import ForwardBatch, RowMasks
+from safegen.engine.config import KvCacheDtype
 from safegen.engine.models.base import Model
 from safegen.engine.models.loader import load_model
-from safegen.errors import CapacityError, EngineError
+from safegen.errors import EngineError
 from safegen.kernels.api import AttentionPlan, KvLayer, Ops
 from safegen.kernels.api import ops as named_ops
-
-_KV_DTYPE = torch.float32
 
 # A forked child has none of the threads that torch believes in, and would wait for them forever.
 if hasattr(os, "register_at_fork"):
@@ -30,41 +24,31 @@ if hasattr(os, "register_at_fork"):
 
 
 class ModelRunner:
-    """`Backend` over a Model. ops: the kernels that the model computes with."""
+    """`Backend` over a Model. ops: the kernels that the model computes with. kv_cache_dtype: of the KV tensors."""
 
     takes_masks = True
 
-    def __init__(self, model: Model, ops: Ops) -> None:
+    def __init__(self, model: Model, ops: Ops, kv_cache_dtype: KvCacheDtype = "auto") -> None:
         config = model.config
         self.vocab_size = config.vocab_size
         self.max_context = config.max_position
         self._model = model
         self._ops = ops
+        self._kv_dtype = kv_cache.resolve_dtype(kv_cache_dtype, ops.name)
         self._cache: list[KvLayer] = []
 
     @classmethod
-    def load(cls, path: str | Path, kernels: str) -> ModelRunner:
+    def load(cls, path: str | Path, kernels: str, kv_cache_dtype: KvCacheDtype = "auto") -> ModelRunner:
         """A model file or folder on the kernels of that name ("cpu" or "reference"). Raises ModelLoadError."""
         ops = named_ops(kernels)
-        return cls(load_model(path, ops), ops)
+        return cls(load_model(path, ops), ops, kv_cache_dtype)
 
     def bytes_per_block(self, block_size: int) -> int:
-        config = self._model.config
-        return block_size * capacity.bytes_per_token(
-            config.num_layers, config.num_kv_heads, config.head_dim, _KV_DTYPE.itemsize
-        )
+        return block_size * kv_cache.bytes_per_token(self._model.config, self._kv_dtype)
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
         """Make the KV tensors; CapacityError when the memory cannot be had."""
-        config = self._model.config
-        shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        try:
-            self._cache = [KvLayer(_untouched_zeros(shape), _untouched_zeros(shape)) for _ in range(config.num_layers)]
-        except (MemoryError, RuntimeError) as exc:
-            wanted = num_blocks * self.bytes_per_block(block_size)
-            raise CapacityError(
-                f"{wanted} bytes for {num_blocks} KV blocks cannot be allocated. Fix: lower kv_cache_memory."
-            ) from exc
+        self._cache = kv_cache.make_layers(self._model.config, self._kv_dtype, num_blocks, block_size)
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, masks: RowMasks | None = None) -> NDArray[np.float32]:
@@ -87,11 +71,4 @@ class ModelRunner:
 
     @torch.inference_mode()
     def copy_block(self, source: int, destination: int) -> None:
-        for layer in self._cache:
-            layer.key[destination] = layer.key[source]
-            layer.value[destination] = layer.value[source]
-
-
-def _untouched_zeros(shape: tuple[int, ...]) -> torch.Tensor:
-    """Zeros whose pages the operating system makes when they are touched. (torch.zeros writes them all.)"""
-    return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+        kv_cache.copy_block(self._cache, source, destination)

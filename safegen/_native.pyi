@@ -269,7 +269,7 @@ def cpu_attention(
     softcap: float,
     out: Any,
 ) -> None:
-    """q, out: [tokens, heads, head_dim]; key, value and scales: the cache; plan arrays int32. window, softcap: 0 for none."""
+    """q, out: [tokens, heads, head_dim]; key, value, scales: the cache; plan arrays int32. window, softcap: 0: none."""
 
 def cpu_silu_mul(gate: Any, up: Any, out: Any) -> None: ...
 def cpu_gelu_mul(gate: Any, up: Any, out: Any) -> None: ...

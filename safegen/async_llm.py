@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 from safegen.drive import Stop, drive_async, drive_batch
 from safegen.engine.request import SamplingParams
 from safegen.limits import Limits
-from safegen.loading import Device, Kernels, LoadOptions, load_runtime
+from safegen.loading import Device, Kernels, KvCacheDtype, LoadOptions, load_runtime
 from safegen.output_type import OutputType
 from safegen.prompt import Prompt
 from safegen.result import Result
@@ -38,6 +38,7 @@ class AsyncLLM:
         device: Device = "auto",
         quantization: None = None,
         kv_cache_memory: int | None = None,
+        kv_cache_dtype: KvCacheDtype = "auto",
         block_size: int = 16,
         max_num_seqs: int = 64,
         max_num_batched_tokens: int = 2048,
@@ -48,8 +49,8 @@ class AsyncLLM:
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
         options = LoadOptions(
-            model, kernels, device, quantization, kv_cache_memory, block_size, max_num_seqs, max_num_batched_tokens,
-            enable_prefix_caching, speculation, guards, deterministic, limits,
+            model, kernels, device, quantization, kv_cache_memory, kv_cache_dtype, block_size, max_num_seqs,
+            max_num_batched_tokens, enable_prefix_caching, speculation, guards, deterministic, limits,
         )  # fmt: skip
         self._runtime = load_runtime(options)
 

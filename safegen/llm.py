@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 from safegen.drive import drive, drive_batch
 from safegen.engine.request import SamplingParams
 from safegen.limits import Limits
-from safegen.loading import Device, Kernels, LoadOptions, load_runtime
+from safegen.loading import Device, Kernels, KvCacheDtype, LoadOptions, load_runtime
 from safegen.output_type import OutputType
 from safegen.prompt import Prompt
 from safegen.result import Result
@@ -32,10 +32,11 @@ class LLM:
     model: a GGUF file, a Hugging Face folder, or a hub id in the local cache; None takes the environment variable
     SAFEGEN_MODEL, else the installed default model. kernels: "auto" and "cpu" are the native kernels, "reference" is
     plain torch in dequantized fp32. device: "auto" or "cpu". quantization: None (as the file is). kv_cache_memory:
-    bytes of the KV cache, None takes a share of what is free. block_size: tokens a cache block. max_num_seqs:
-    sequences computed at once. max_num_batched_tokens: tokens computed a step. enable_prefix_caching: reuse the cache
-    of equal prompt beginnings. speculation: "auto" or False. guards: (). deterministic: bitwise equal results in
-    company; on CPU that is always so. limits: see Limits.
+    bytes of the KV cache, None takes a share of what is free. kv_cache_dtype: how it keeps keys and values; "auto" is
+    "float16" on the native kernels, "float32" on the reference; "int8" has a scale for each token's head. block_size:
+    tokens a cache block. max_num_seqs: sequences computed at once. max_num_batched_tokens: tokens computed a step.
+    enable_prefix_caching: reuse the cache of equal prompt beginnings. speculation: "auto" or False. guards: ().
+    deterministic: bitwise equal results in company; on CPU that is always so. limits: see Limits.
 
     Raises ModelLoadError (no model, or one that cannot be used), CapacityError (the cache cannot hold a block) and
     RequestError (an option out of range).
@@ -49,6 +50,7 @@ class LLM:
         device: Device = "auto",
         quantization: None = None,
         kv_cache_memory: int | None = None,
+        kv_cache_dtype: KvCacheDtype = "auto",
         block_size: int = 16,
         max_num_seqs: int = 64,
         max_num_batched_tokens: int = 2048,
@@ -59,8 +61,8 @@ class LLM:
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> None:
         options = LoadOptions(
-            model, kernels, device, quantization, kv_cache_memory, block_size, max_num_seqs, max_num_batched_tokens,
-            enable_prefix_caching, speculation, guards, deterministic, limits,
+            model, kernels, device, quantization, kv_cache_memory, kv_cache_dtype, block_size, max_num_seqs,
+            max_num_batched_tokens, enable_prefix_caching, speculation, guards, deterministic, limits,
         )  # fmt: skip
         self._runtime = load_runtime(options)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from safegen.errors import RequestError
 from safegen.limits import Limits
@@ -17,6 +17,7 @@ from safegen.sampling import check_unsupported
 
 Kernels = Literal["auto", "cpu", "reference"]
 Device = Literal["auto", "cpu"]
+KvCacheDtype = Literal["auto", "float16", "float32", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class LoadOptions:
     device: Device = "auto"
     quantization: None = None
     kv_cache_memory: int | None = None
+    kv_cache_dtype: KvCacheDtype = "auto"
     block_size: int = 16
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
@@ -45,6 +47,7 @@ class LoadOptions:
         self._one_of("kernels", ("auto", "cpu", "reference"))
         self._one_of("device", ("auto", "cpu"))
         self._one_of("quantization", (None,))
+        self._one_of("kv_cache_dtype", get_args(KvCacheDtype))
         self._one_of("deterministic", (True, False))
         if not isinstance(self.limits, Limits):
             raise RequestError("limits takes a safegen.Limits", field="limits", value=self.limits)
@@ -69,6 +72,7 @@ def load_runtime(options: LoadOptions) -> Runtime:
 
     config = EngineConfig(
         kv_cache_memory=options.kv_cache_memory,
+        kv_cache_dtype=options.kv_cache_dtype,
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
@@ -77,7 +81,7 @@ def load_runtime(options: LoadOptions) -> Runtime:
         max_retracts=options.limits.max_retracts,
     )
     path = Path(locate_model(None if options.model is None else os.fspath(options.model)))
-    runner = ModelRunner.load(path, "cpu" if options.kernels == "auto" else options.kernels)
+    runner = ModelRunner.load(path, "cpu" if options.kernels == "auto" else options.kernels, config.kv_cache_dtype)
     tokenizer = Tokenizer.load(path, model_vocab_size=runner.vocab_size)
     engine = Engine(runner, tokenizer.token_bytes, config)
     return Runtime(engine, tokenizer, options.limits, max_context=runner.max_context, max_num_seqs=options.max_num_seqs)

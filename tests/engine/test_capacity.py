@@ -91,6 +91,7 @@ def test_available_memory_of_this_machine_is_sane() -> None:
         ("max_num_seqs", -1),
         ("max_queue", 1.5),
         ("kv_cache_memory", 0),
+        ("kv_cache_dtype", "fp8"),
         ("max_context", True),
         ("enable_prefix_caching", "yes"),
         ("max_num_batched_tokens", 63),

@@ -12,15 +12,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from safegen.engine import kv_cache
 from safegen.engine.backend import ForwardBatch
-from safegen.engine.config import EngineConfig
+from safegen.engine.config import EngineConfig, KvCacheDtype
 from safegen.engine.core import EngineCore
 from safegen.engine.models.loader import load_model
 from safegen.engine.request import Request
 from safegen.engine.runner import ModelRunner
 from safegen.engine.step import Sampled, Span, StepMasks
 from safegen.errors import CapacityError
-from safegen.kernels.api import ops
+from safegen.kernels.api import KvLayer, ops
 from tests.support.engine_driver import drive, make_request
 
 Rows = dict[tuple[str, int], NDArray[np.float32]]
@@ -108,7 +109,34 @@ def test_logits_are_bitwise_those_of_the_request_alone(
         assert core.stats().steps < 12
 
 
-def test_copied_block_holds_the_same_keys_in_every_layer(runner: ModelRunner) -> None:
+@pytest.fixture
+def narrow(runner: ModelRunner, request: pytest.FixtureRequest) -> ModelRunner:
+    """The same model with a cache of the type that the test asks for."""
+    return ModelRunner(runner._model, runner._ops, request.param)
+
+
+DTYPES: list[KvCacheDtype] = ["auto", "float32", "int8"]
+
+
+def test_auto_is_float16_on_native_kernels_and_float32_on_the_reference(runner: ModelRunner) -> None:
+    assert kv_cache.resolve_dtype("auto", "cpu") == torch.float16
+    assert kv_cache.resolve_dtype("auto", "reference") == torch.float32
+    assert runner.bytes_per_block(16) == 16 * 2 * 30 * 3 * 64 * 2
+
+
+@pytest.mark.parametrize("narrow", ["int8"], indirect=True)
+def test_logits_over_an_int8_cache_are_bitwise_those_of_the_request_alone(narrow: ModelRunner) -> None:
+    tokens, core = run(narrow, requests(5), max_num_seqs=1, enable_prefix_caching=False)
+    for settings in ({}, {"max_num_seqs": 3, "max_num_batched_tokens": 5}):
+        again, other = run(narrow, requests(5), **settings)
+        assert again == tokens and other.rows.keys() == core.rows.keys()
+        for key, row in other.rows.items():
+            assert np.array_equal(row.view(np.int32), core.rows[key].view(np.int32)), f"logits differ at {key}"
+
+
+@pytest.mark.parametrize("narrow", DTYPES, indirect=True)
+def test_copied_block_holds_the_same_keys_in_every_layer(narrow: ModelRunner) -> None:
+    runner = narrow
     runner.allocate(4, 4)
     batch = ForwardBatch(
         step_id=0,
@@ -125,14 +153,20 @@ def test_copied_block_holds_the_same_keys_in_every_layer(runner: ModelRunner) ->
     assert logits.shape == (1, runner.vocab_size) and logits.dtype == np.float32
     runner.copy_block(2, 0)
     for layer in runner._cache:
-        assert torch.equal(layer.key[0], layer.key[2]) and torch.equal(layer.value[0], layer.value[2])
-        assert layer.key[0, :3].abs().sum() > 0 and layer.key[3].abs().sum() == 0
+        for tensor in tensors(layer):
+            assert torch.equal(tensor[0], tensor[2])
+            assert tensor[0, :3].float().abs().sum() > 0 and tensor[3].float().abs().sum() == 0
 
 
-def test_pool_bytes_are_the_published_arithmetic(runner: ModelRunner) -> None:
-    runner.allocate(3, 8)
-    held = sum(layer.key.nbytes + layer.value.nbytes for layer in runner._cache)
-    assert held == 3 * runner.bytes_per_block(8)
+def tensors(layer: KvLayer) -> list[torch.Tensor]:
+    return [t for t in (layer.key, layer.value, layer.key_scale, layer.value_scale) if t is not None]
+
+
+@pytest.mark.parametrize("narrow", DTYPES, indirect=True)
+def test_pool_bytes_are_the_published_arithmetic(narrow: ModelRunner) -> None:
+    narrow.allocate(3, 8)
+    held = sum(tensor.nbytes for layer in narrow._cache for tensor in tensors(layer))
+    assert held == 3 * narrow.bytes_per_block(8)
 
 
 def test_pool_that_cannot_be_had_is_a_capacity_error(runner: ModelRunner) -> None:

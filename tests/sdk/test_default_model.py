@@ -130,6 +130,7 @@ def test_corrupt_gguf_is_a_load_error_that_names_the_file(tmp_path: Path) -> Non
         ("block_size", 0),
         ("max_num_seqs", -1),
         ("kv_cache_memory", "1GB"),
+        ("kv_cache_dtype", "bfloat16"),
         ("speculation", "always"),
         ("guards", [object()]),
         ("limits", {}),

@@ -1,0 +1,74 @@
+"""The tensors of the paged cache: their type, their bytes, and how they are made and copied.
+
+One `KvLayer` a layer, zeroed by the operating system as pages are touched, so an idle pool costs address space rather
+than memory. "auto" is float16 on the native kernels, which convert as they read and sum in fp32, and float32 on the
+reference, whose purpose is parity. A token's keys and values are rounded once, when they are written; what is read back
+does not depend on how the prompt was cut.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safegen.engine import capacity
+from safegen.engine.config import KvCacheDtype
+from safegen.engine.models.config import ModelConfig
+from safegen.errors import CapacityError
+from safegen.kernels.api import KvLayer
+
+_DTYPES = {"float16": torch.float16, "float32": torch.float32, "int8": torch.int8}
+
+
+def resolve_dtype(name: KvCacheDtype, kernels: str) -> torch.dtype:
+    """The tensors' type by the option's value and the name of the kernels."""
+    if name == "auto":
+        return torch.float32 if kernels == "reference" else torch.float16
+    return _DTYPES[name]
+
+
+def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+    """All layers' keys, values and scales of one token."""
+    return capacity.bytes_per_token(
+        config.num_layers, config.num_kv_heads, config.head_dim, dtype.itemsize, per_head_scales=dtype == torch.int8
+    )
+
+
+def make_layers(config: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int) -> list[KvLayer]:
+    """CapacityError when the memory cannot be had."""
+    scale_shape = (num_blocks, block_size, config.num_kv_heads)
+    shape = (*scale_shape, config.head_dim)
+    try:
+        return [_make_layer(shape, scale_shape, dtype) for _ in range(config.num_layers)]
+    except (MemoryError, RuntimeError) as exc:
+        wanted = num_blocks * block_size * bytes_per_token(config, dtype)
+        raise CapacityError(
+            f"{wanted} bytes for {num_blocks} KV blocks cannot be allocated. Fix: lower kv_cache_memory."
+        ) from exc
+
+
+def copy_block(layers: list[KvLayer], source: int, destination: int) -> None:
+    """One block's keys and values of every layer, with their scales."""
+    for layer in layers:
+        for tensor in (layer.key, layer.value, layer.key_scale, layer.value_scale):
+            if tensor is not None:
+                tensor[destination] = tensor[source]
+
+
+def _make_layer(shape: tuple[int, ...], scale_shape: tuple[int, ...], dtype: torch.dtype) -> KvLayer:
+    key, value = _untouched_zeros(shape, dtype), _untouched_zeros(shape, dtype)
+    if dtype != torch.int8:
+        return KvLayer(key, value)
+    return KvLayer(
+        key, value, _untouched_zeros(scale_shape, torch.float32), _untouched_zeros(scale_shape, torch.float32)
+    )
+
+
+def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros whose pages the operating system makes when they are touched. (torch.zeros writes them all.)"""
+    numpy_dtype = {torch.float16: np.float16, torch.float32: np.float32, torch.int8: np.int8}[dtype]
+    return torch.from_numpy(np.zeros(shape, dtype=numpy_dtype))
+
+
+__all__ = ["bytes_per_token", "copy_block", "make_layers", "resolve_dtype"]
