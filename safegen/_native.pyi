@@ -92,6 +92,8 @@ class Builder:
         leaves out a few valid patterns, see grammars/native/ecma_pattern.hpp."""
     def is_empty(self, expr: int) -> bool: ...
     def is_nullable(self, expr: int) -> bool: ...
+    def texts(self, expr: int, limit: int) -> list[bytes] | None:
+        """All accepted texts; None when there are more than `limit`."""
     def count_up_to(self, expr: int, limit: int) -> int:
         """How many texts expr accepts, at most `limit`."""
     def count_states(self, expr: int, limit: int) -> int:
@@ -126,9 +128,14 @@ class Builder:
         low: int,
         high: int | None,
         contains: Sequence[tuple[int, int | None]],
+        *,
+        listed: Sequence[tuple[int, int]] = (),
+        unique: bool = False,
     ) -> int:
         """An array whose items are counted. For each of the first positions, and for the rest: the choices (value node,
-        bits of the counts it adds to), which should be disjoint languages. contains: 1 to 4 (least, most) counts."""
+        bits of the counts it adds to), which should be disjoint languages. contains: up to 4 (least, most) counts.
+        listed: (value node, number of its value, from 0); of a value one item is legal, and no more. unique: other
+        items must differ too, as in `array`."""
     def distinct_array(self, values: Sequence[int], low: int, high: int | None) -> int:
         """An array of different items out of a finite list: one node a value, each used at most once."""
     def verified(self, inner: int, predicate: Predicate, *, pointer: str = "") -> int:
@@ -149,8 +156,7 @@ class Builder:
         disjoint; declared names and keys already seen are excluded by the machine. low, high: property counts.
         extras come after all declared properties, in any order (any_order: everything in any order).
         conditions: how many (at most 4) some extra member must meet, one each or several at once. meets: for each of
-        the extras the bits of the conditions it meets; exprs that lead to different ones may then be equal, and those
-        that meet any must be endless."""
+        the extras the bits of the conditions it meets; exprs that lead to different ones may then be equal."""
     def reserve(self) -> int:
         """A node to be defined later, for recursion."""
     def define(self, reserved: int, node: int) -> None: ...

@@ -32,7 +32,7 @@ class Enumeration:
         if levels == 0:
             return None
         shape = self.shape_of(term)
-        if shape.strings.pieces or shape.loose:
+        if shape.loose:
             return None
         found: dict[object, JsonValue] = {}
         constants: list[JsonValue] = [*([None] if shape.null else []), *shape.booleans, *shape.strings.listed]
@@ -41,8 +41,14 @@ class Enumeration:
             if not self._is_finite(numbers):
                 return None
             parts.append(_multiples(numbers))
+        for strings in shape.strings.pieces:
+            texts = self.objects.strings.texts(strings, limit)
+            if texts is None:
+                return None
+            parts.append(iter(texts))
         composed = [self._arrays(piece, limit, levels - 1) for piece in shape.arrays]
-        composed += [self._objects(piece, limit, levels - 1) for piece in shape.objects]
+        objects = (resolved for piece in shape.objects for resolved in self.objects.resolve(piece))
+        composed += [self._objects(piece, limit, levels - 1) for piece in objects]
         for made in composed:
             if made is None:
                 return None
@@ -60,8 +66,6 @@ class Enumeration:
         return bounded and (piece.divisor is not None or piece.low == piece.high)
 
     def _arrays(self, piece: ArrayPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
-        if piece.contains or piece.repeats:
-            return None
         places: list[list[JsonValue]] = []
         while piece.high is None or len(places) < piece.high:
             if len(places) > limit:
@@ -74,11 +78,33 @@ class Enumeration:
             places.append(values)
         lengths = range(piece.low, len(places) + 1)
         made = (list(items) for length in lengths for items in product(*places[:length]))
-        if piece.unique is None:
+        if piece.unique is None and piece.repeats is None and not piece.contains:
             return made
         if prod(map(len, places)) > _TRIED_A_VALUE * limit:
             return None
-        return (items for items in made if len({value_key(item) for item in items}) == len(items))
+        verdicts = [(items, self._satisfies(items, piece, levels)) for items in made]
+        if any(verdict is None for _, verdict in verdicts):
+            return None
+        return iter([items for items, verdict in verdicts if verdict])
+
+    def _satisfies(self, items: list[JsonValue], piece: ArrayPiece, levels: int) -> bool | None:
+        """What an array's items are asked for together. None where that cannot be told."""
+        different = len({value_key(item) for item in items}) == len(items)
+        if (piece.unique is not None and not different) or (piece.repeats is not None and different):
+            return False
+        for entry in piece.contains:
+            found = [self._holds(entry.term, item, entry.pointer, levels) for item in items[entry.start :]]
+            if None in found:
+                return None
+            count = found.count(True)
+            if count < entry.low or (entry.high is not None and count > entry.high):
+                return False
+        return True
+
+    def _holds(self, term: Term, value: JsonValue, pointer: str, levels: int) -> bool | None:
+        terms = self.objects.terms
+        values = self.values(terms.all_of([term, terms.value(value, pointer)]), 1, levels)
+        return None if values is None else bool(values)
 
     def _objects(self, piece: ObjectPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
         false = self.objects.terms.false

@@ -201,7 +201,7 @@ class Lowering:
             for one in [piece_] if not piece_.some else self.algebra.objects.resolve(piece_):
                 held, others = self._objects.held(one) if one.some else (one, [])
                 for condition in others:
-                    loose_at[condition.pointer] = "a condition on keys of which there are few"
+                    loose_at[condition.pointer] = "more conditions on keys than an object can hold"
                 objects.append(held)
         return Shape(arrays=tuple(arrays), objects=tuple(objects)), loose_at
 

@@ -1,8 +1,8 @@
 """Object pieces to nodes: listed names in their order, further keys by class, and conditions that some key must meet.
 
 A condition ("some key of a language has a value of a term") splits the classes of keys by its language; a key of it may
-then have any value, or one of the term, which meets the condition. The machine counts what is met and keeps room for
-what is not. It takes the keys of a condition as never used up, so a condition on few keys is left to verification.
+then have any value, or one of the term, which meets the condition. The machine counts what is met and keeps room, and
+keys, for what is not. More conditions than it can hold are left to verification.
 """
 
 from __future__ import annotations
@@ -30,19 +30,7 @@ class ObjectNodes:
 
     def held(self, piece: ObjectPiece) -> tuple[ObjectPiece, list[Some]]:
         """The piece with the conditions that the machine can hold, and the others."""
-        kept: list[Some] = []
-        for entry in piece.some:
-            if len(kept) < MAX_CONDITIONS and self._has_endless_keys(piece, entry):
-                kept.append(entry)
-        return replace(piece, some=tuple(kept)), [entry for entry in piece.some if entry not in kept]
-
-    def _has_endless_keys(self, piece: ObjectPiece, entry: Some) -> bool:
-        listed = dict.fromkeys((*piece.names, *piece.required), self.objects.terms.true)
-        free = self.objects.without_names(entry.keys, listed)
-        false, all_of = self.objects.terms.false, self.objects.terms.all_of
-        wanted = (keys for keys, term in self._classes(piece) if all_of([term, entry.term]) is not false)
-        within = (self.builder.intersect([keys, free]) for keys in wanted)
-        return all(self.builder.is_empty(keys) or self.objects.is_endless(keys) for keys in within)
+        return replace(piece, some=piece.some[:MAX_CONDITIONS]), list(piece.some[MAX_CONDITIONS:])
 
     def _classes(self, piece: ObjectPiece) -> list[tuple[int, Term]]:
         """The classes of keys; where there are conditions, those of one term together."""

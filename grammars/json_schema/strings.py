@@ -65,6 +65,13 @@ class Strings:
             known = self._exprs[piece] = self.builder.intersect(parts) if len(parts) > 1 else parts[0]
         return known
 
+    def texts(self, piece: StringPiece, limit: int) -> list[str] | None:
+        """All strings of a piece; None when there are more than `limit`."""
+        if not piece.exprs and piece.high != 0:
+            return None
+        texts = self.builder.texts(self.expr(piece), limit)
+        return None if texts is None else [text.decode() for text in texts]
+
     def content(self, strings: StringSet) -> int:
         """The language of the whole set over decoded text."""
         parts = [self.expr(piece) for piece in strings.pieces]

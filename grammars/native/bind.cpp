@@ -95,21 +95,35 @@ public:
         n.object->high = high.value_or(kInfinite);
         return add(std::move(n));
     }
-    static std::vector<ItemChoice> choices(const std::vector<std::pair<NodeId, uint32_t>>& pairs, const Builder& b) {
+    using Choices = std::vector<std::pair<NodeId, uint32_t>>;
+    static std::vector<ItemChoice> choices(const Choices& pairs, const std::unordered_map<NodeId, uint32_t>& listed, size_t num_counts, const Builder& b) {
         std::vector<ItemChoice> out;
-        for (const auto& [value, counts_for] : pairs) out.push_back({b.checked(value), counts_for});
+        for (const auto& [value, counts_for] : pairs) {
+            if (counts_for >> num_counts) throw std::invalid_argument("an item adds to a count that there is not");
+            const auto known = listed.find(value);
+            out.push_back({b.checked(value), counts_for, known == listed.end() ? kUnlisted : known->second});
+        }
         return out;
     }
-    NodeId counted_array(const std::vector<std::vector<std::pair<NodeId, uint32_t>>>& prefix, const std::vector<std::pair<NodeId, uint32_t>>& rest,
-                         uint32_t low, std::optional<uint32_t> high, const std::vector<std::pair<uint32_t, std::optional<uint32_t>>>& contains) {
-        if (contains.empty() || contains.size() > kMaxContains) throw std::invalid_argument("counted_array takes 1 to 4 counts");
+    NodeId counted_array(const std::vector<Choices>& prefix, const Choices& rest, uint32_t low, std::optional<uint32_t> high,
+                         const std::vector<std::pair<uint32_t, std::optional<uint32_t>>>& contains,
+                         const std::vector<std::pair<NodeId, uint32_t>>& listed, bool unique) {
+        constexpr uint32_t kMaxListed = 60'000;
+        if (contains.size() > kMaxContains) throw std::invalid_argument("counted_array takes up to 4 counts");
         Node n;
         n.kind = Node::Array;
         n.array = std::make_shared<ArraySpec>();
-        for (const auto& place : prefix) n.array->prefix_choices.push_back(choices(place, *this));
-        n.array->rest_choices = choices(rest, *this);
+        n.array->by_choice = true;
+        for (const auto& [value, number] : listed) {
+            if (number >= kMaxListed) throw std::invalid_argument("counted_array lists up to 60,000 values");
+            n.array->num_listed = std::max(n.array->num_listed, number + 1);
+        }
+        const std::unordered_map<NodeId, uint32_t> numbers(listed.begin(), listed.end());
+        for (const auto& place : prefix) n.array->prefix_choices.push_back(choices(place, numbers, contains.size(), *this));
+        n.array->rest_choices = choices(rest, numbers, contains.size(), *this);
         n.array->low = low;
         n.array->high = high.value_or(kInfinite);
+        n.array->unique = unique;
         for (const auto& [least, most] : contains) {
             if (std::max(least, most.value_or(0)) > 60'000) throw std::invalid_argument("a count of matching items is above 60,000");
             n.array->contains.emplace_back(least, most.value_or(kInfinite));
@@ -329,6 +343,13 @@ void bind_grammars(nb::module_& m) {
         .def("is_empty", [](Builder& b, ExprId e) { return !b.exprs().live(b.known(e)); }, "expr"_a, Release())
         .def("is_nullable", [](Builder& b, ExprId e) { return b.exprs().nullable(b.known(e)); }, "expr"_a)
         .def("count_up_to", [](Builder& b, ExprId e, uint32_t limit) { return b.exprs().count_up_to(b.known(e), limit); }, "expr"_a, "limit"_a)
+        .def("texts", [](Builder& b, ExprId e, uint32_t limit) -> std::optional<std::vector<nb::bytes>> {
+                 const auto found = b.exprs().texts(b.known(e), limit);
+                 if (!found) return std::nullopt;
+                 std::vector<nb::bytes> out;
+                 for (const std::string& text : *found) out.push_back(bytes_of(text));
+                 return out;
+             }, "expr"_a, "limit"_a)
         .def("count_states", [](Builder& b, ExprId start, uint32_t limit) {
                  std::vector<ExprId> open{b.known(start)};
                  std::unordered_set<ExprId> seen(open.begin(), open.end());
@@ -347,7 +368,8 @@ void bind_grammars(nb::module_& m) {
         .def("rule", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Rule, kids); }, "nodes"_a)
         .def("sequence", [](Builder& b, const std::vector<NodeId>& kids) { return b.group(Node::Sequence, kids); }, "nodes"_a)
         .def("array", &Builder::array, "prefix"_a, "rest"_a.none(), "low"_a, "high"_a.none(), nb::kw_only(), "unique"_a = false, "pointer"_a = "")
-        .def("counted_array", &Builder::counted_array, "prefix"_a, "rest"_a, "low"_a, "high"_a.none(), "contains"_a)
+        .def("counted_array", &Builder::counted_array, "prefix"_a, "rest"_a, "low"_a, "high"_a.none(), "contains"_a, nb::kw_only(),
+             "listed"_a = std::vector<std::pair<NodeId, uint32_t>>{}, "unique"_a = false)
         .def("distinct_array", &Builder::distinct_array, "values"_a, "low"_a, "high"_a.none())
         .def("verified", &Builder::verified, "inner"_a, "predicate"_a, nb::kw_only(), "pointer"_a = "")
         .def("object", &Builder::object, "properties"_a, "extras"_a, "low"_a, "high"_a.none(), nb::kw_only(),

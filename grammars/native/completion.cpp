@@ -69,6 +69,21 @@ uint32_t Machine::items_cost(const Frame& frame) const {
     return sum;
 }
 
+// Of an object with conditions: how many keys of each language it does not hold yet.
+std::vector<uint32_t> Machine::keys_left(const Frame& frame) const {
+    const ObjectSpec& o = *grammar_.node(frame.node).object;
+    std::vector<uint32_t> left = o.supply;
+    if (!o.scarce || !frame.seen) return left;
+    std::vector<bool> counted(left.size(), false);
+    for (const ExtraKeys& extra : o.extras) {
+        if (counted[extra.language] || left[extra.language] == kInfinite) continue;
+        counted[extra.language] = true;
+        for (const std::string& key : frame.seen->extras)
+            if (left[extra.language] && grammar_.exprs().matches(extra.keys, key)) --left[extra.language];
+    }
+    return left;
+}
+
 // Of the members that an object still needs, with their commas; of one whose key is being read, what follows the key.
 uint32_t Machine::members_cost(const Frame& frame) const {
     const Grammar& g = grammar_;
@@ -84,12 +99,13 @@ uint32_t Machine::members_cost(const Frame& frame) const {
         ++count;
     }
     if (const uint32_t unmet = o.conditions & ~static_cast<uint32_t>(frame.counts[0])) {
+        const std::vector<uint32_t> left = keys_left(frame);
         const auto cost = [&](const ExtraKeys& extra) { return saturating_add(6, g.cost(extra.value)); };
-        sum = saturating_add(sum, covers(o, cost, saturating_add)[unmet]);
-        count = saturating_add(count, covers(o, [&](const ExtraKeys& extra) { return g.alive(extra.value) ? 1u : kInfinite; }, saturating_add)[unmet]);
+        sum = saturating_add(sum, cover(o, unmet, left, cost, saturating_add));
+        count = saturating_add(count, cover(o, unmet, left, [&](const ExtraKeys& extra) { return g.alive(extra.value) ? 1u : kInfinite; }, saturating_add));
     }
     uint32_t member = o.extra_cost, value = kInfinite;
-    for (const auto& [keys, extra, meets] : o.extras) value = std::min(value, g.alive(extra) ? g.cost(extra) : kInfinite);
+    for (const ExtraKeys& extra : o.extras) value = std::min(value, g.alive(extra.value) ? g.cost(extra.value) : kInfinite);
     for (const Property& p : o.properties)
         if (!p.required && g.alive(p.value)) member = std::min(member, member_cost(p)), value = std::min(value, g.cost(p.value));
     const bool reads_key = frame.phase == Frame::ObjectKey;

@@ -136,6 +136,7 @@ public:
     std::string shortest(ExprId e);             // e must be live
     bool matches(ExprId e, std::string_view text);
     uint32_t count_up_to(ExprId e, uint32_t limit);  // number of accepted texts, at most `limit`
+    std::optional<std::vector<std::string>> texts(ExprId e, uint32_t limit);  // all of them, when they are at most `limit`
     // No text is the last of its beginning: each beginning of an accepted text starts longer ones without end. False,
     // too, where that takes more than max_states to see.
     bool never_used_up(ExprId e, size_t max_states);

@@ -479,6 +479,30 @@ uint32_t Exprs::count_up_to(ExprId start, uint32_t limit) {
     return count;
 }
 
+std::optional<std::vector<std::string>> Exprs::texts(ExprId start, uint32_t limit) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (count_up_to(start, limit + 1) > limit) return std::nullopt;
+    std::vector<std::string> out;
+    std::string text;
+    struct Open {
+        ExprId expr;
+        size_t length;  // of the text that leads here
+        uint8_t byte;   // its last
+    };
+    std::vector<Open> open;
+    if (live_(start)) open.push_back({start, 0, 0});
+    while (!open.empty()) {
+        const Open at = open.back();
+        open.pop_back();
+        text.resize(at.length);
+        if (at.length) text.back() = static_cast<char>(at.byte);
+        if (meta(at.expr).nullable) out.push_back(text);
+        const Expansion* x = expand_locked(at.expr);
+        x->first.each([&](uint8_t byte) { open.push_back({x->next(byte), at.length + 1, byte}); });
+    }
+    return out;
+}
+
 bool Exprs::is_free_string(ExprId e) const {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     const Node* n = &nodes_[e];

@@ -1,9 +1,11 @@
 #include "grammars/native/grammar.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <queue>
 #include <tuple>
+#include <unordered_set>
 
 #include "grammars/native/json_value.hpp"
 #include "grammars/native/state.hpp"
@@ -138,41 +140,81 @@ std::string memo_key(uint32_t position, const ContainsCounts& counts) {
     return key.append(reinterpret_cast<const char*>(counts.data()), sizeof counts);
 }
 
+// On the way to a whole array.
+struct Filled {
+    uint32_t place;
+    ContainsCounts counts;
+    UsedValues used;
+    size_t from = 0;
+    std::string key() const { return memo_key(place, counts).append(reinterpret_cast<const char*>(used.data()), used.size() * sizeof(UsedValues::value_type)); }
+};
+
+// Whether too few listed values are left for what is missing; a look at their numbers alone.
+bool short_of_values(const ArraySpec& a, const Filled& now) {
+    uint32_t left = 0;
+    ContainsCounts left_for{};
+    std::vector<uint32_t> counts_for(a.group_sizes.size(), 0);
+    bool endless = false;
+    uint32_t endless_for = 0;
+    for (size_t place = std::min<size_t>(now.place, a.kinds.size() - 1); place < a.kinds.size(); ++place)
+        for (const ItemKind& kind : a.kinds[place]) {
+            if (kind.group == kUnlisted) endless = true, endless_for |= kind.counts_for;
+            else counts_for[kind.group] |= kind.counts_for;
+        }
+    for (size_t group = 0; group < counts_for.size(); ++group) {
+        const auto unused = static_cast<uint16_t>(a.group_sizes[group] - now.used[group]);
+        left += unused;
+        for (size_t i = 0; i < a.contains.size(); ++i)
+            if ((counts_for[group] >> i) & 1) left_for[i] = static_cast<uint16_t>(left_for[i] + unused);
+    }
+    if (!endless && now.place + left < a.low) return true;
+    for (size_t i = 0; i < a.contains.size(); ++i)
+        if (!((endless_for >> i) & 1) && now.counts[i] + left_for[i] < a.contains[i].first) return true;
+    return false;
+}
+
 }  // namespace
 
-bool Grammar::completable(const ArraySpec& a, uint32_t position, const ContainsCounts& counts) const {
+// Depth first, items that count before others; every state on the way to an end is live.
+bool Grammar::completable(const ArraySpec& a, uint32_t position, const ContainsCounts& counts, const UsedValues& used, bool remember) const {
     constexpr size_t kMaxStates = 200'000;
-    std::lock_guard<std::mutex> lock(a.memo->mutex);
-    const auto known = a.memo->live.find(memo_key(clipped(a, position), counts));
-    if (known != a.memo->live.end()) return known->second;
-    // Breadth-first over (position, counts); every state on the way to an end is live.
-    std::vector<std::pair<uint32_t, ContainsCounts>> order{{clipped(a, position), counts}};
-    std::vector<size_t> from{0};
-    std::unordered_map<std::string, size_t> seen{{memo_key(order[0].first, counts), 0}};
-    for (size_t at = 0; at < order.size(); ++at) {
-        const auto [place, now] = order[at];
-        const auto settled = a.memo->live.find(memo_key(place, now));
-        const bool end = settled != a.memo->live.end() ? settled->second : place >= a.low && place <= a.high && counts_hold(a, now);
+    std::unique_lock<std::mutex> lock;
+    std::unordered_map<std::string, bool> none;
+    auto& live = remember ? a.memo->live : none;
+    if (remember) lock = std::unique_lock(a.memo->mutex);
+    std::vector<Filled> met{{clipped(a, position), counts, used}};
+    const auto known = live.find(met[0].key());
+    if (known != live.end()) return known->second;
+    std::unordered_set<std::string> seen{met[0].key()};
+    std::vector<size_t> open{0};
+    while (!open.empty()) {
+        const size_t at = open.back();
+        open.pop_back();
+        const Filled now = met[at];
+        const auto settled = live.find(now.key());
+        const bool end = settled != live.end() ? settled->second : now.place >= a.low && now.place <= a.high && counts_hold(a, now.counts);
         if (end) {
-            for (size_t up = at;; up = from[up]) {
-                a.memo->live[memo_key(order[up].first, order[up].second)] = true;
-                if (up == from[up]) return true;
+            for (size_t up = at;; up = met[up].from) {
+                live[met[up].key()] = true;
+                if (up == 0) return true;
             }
         }
-        if (settled != a.memo->live.end() || place >= a.high) continue;
-        for (const ItemChoice& choice : a.choices(place)) {
-            if (!alive(choice.value)) continue;
-            const ContainsCounts next = a.counted_with(now, choice.counts_for);
+        if (settled != live.end() || now.place >= a.high || (a.num_listed && short_of_values(a, now))) continue;
+        const auto& kinds = a.kinds_at(now.place);
+        for (size_t k = kinds.size(); k-- > 0;) {
+            const ItemKind& kind = kinds[k];
+            if (!alive(kind.value) || (kind.group != kUnlisted && now.used[kind.group] == a.group_sizes[kind.group])) continue;
+            Filled next{clipped(a, now.place + 1), a.counted_with(now.counts, kind.counts_for), now.used, at};
+            if (kind.group != kUnlisted) ++next.used[kind.group];
             bool over = false;
-            for (size_t i = 0; i < a.contains.size(); ++i) over |= a.contains[i].second != kInfinite && next[i] > a.contains[i].second;
-            const uint32_t further = clipped(a, place + 1);
-            if (over || !seen.emplace(memo_key(further, next), order.size()).second) continue;
-            if (order.size() > kMaxStates) throw LimitExceeded("counting the items that must match takes too many states");
-            order.push_back({further, next});
-            from.push_back(at);
+            for (size_t i = 0; i < a.contains.size(); ++i) over |= a.contains[i].second != kInfinite && next.counts[i] > a.contains[i].second;
+            if (over || !seen.insert(next.key()).second) continue;
+            if (met.size() > kMaxStates) throw LimitExceeded("counting the items that must match takes too many states");
+            open.push_back(met.size());
+            met.push_back(std::move(next));
         }
     }
-    for (const auto& [place, now] : order) a.memo->live[memo_key(place, now)] = false;
+    for (const Filled& state : met) live[state.key()] = false;
     return false;
 }
 
@@ -210,10 +252,14 @@ uint32_t Grammar::counted_rest(const ArraySpec& a, uint32_t position, const Cont
             return total;
         }
         if (now.place >= a.high) continue;
-        for (const ItemChoice& choice : a.choices(now.place)) {
-            if (!alive(choice.value)) continue;
-            const ContainsCounts next = a.counted_with(now.counts, choice.counts_for);
-            const uint32_t further = clipped(a, now.place + 1), cost = saturating_add(now.cost, saturating_add(costs_[choice.value], 1));
+        std::array<uint32_t, 1u << kMaxContains> cheapest;
+        cheapest.fill(kInfinite);
+        for (const ItemChoice& choice : a.choices(now.place))
+            if (alive(choice.value)) cheapest[choice.counts_for] = std::min(cheapest[choice.counts_for], costs_[choice.value]);
+        for (uint32_t counts_for = 0; counts_for < cheapest.size(); ++counts_for) {
+            if (cheapest[counts_for] == kInfinite) continue;
+            const ContainsCounts next = a.counted_with(now.counts, counts_for);
+            const uint32_t further = clipped(a, now.place + 1), cost = saturating_add(now.cost, saturating_add(cheapest[counts_for], 1));
             const auto [place, fresh] = places.emplace(memo_key(further, next), visits.size());
             if (fresh) visits.push_back({further, cost, next, at});
             else if (visits[place->second].closed || visits[place->second].cost <= cost) continue;
@@ -239,12 +285,45 @@ void Grammar::derive_array(ArraySpec& array) {
         array.high = std::min(array.high, usable);
         return;
     }
-    if (array.counted()) return;
+    if (array.counted()) return derive_kinds(array);
     for (uint32_t i = 0; i < array.prefix.size() && i < array.high; ++i)
         if (!alive(array.prefix[i])) array.high = i;
     if (!alive(array.rest)) array.high = std::min(array.high, static_cast<uint32_t>(array.prefix.size()));
     array.open = array.unique && never_used_up(array.rest) &&
                  std::all_of(array.prefix.begin(), array.prefix.end(), [&](NodeId id) { return never_used_up(id); });
+}
+
+// Listed values that may stand at the same places, counting for the same, are one group: how many of it are used is all
+// that matters.
+void Grammar::derive_kinds(ArraySpec& array) const {
+    std::vector<std::vector<std::pair<uint32_t, uint32_t>>> stands(array.num_listed);  // by value: place, counts
+    array.open = array.unique;
+    const auto each_place = [&](auto&& visit) {
+        for (size_t place = 0; place <= array.prefix_choices.size(); ++place)
+            for (const ItemChoice& choice : array.choices(static_cast<uint32_t>(place)))
+                if (alive(choice.value)) visit(place, choice);
+    };
+    each_place([&](size_t place, const ItemChoice& choice) {
+        if (choice.listed != kUnlisted) stands[choice.listed].push_back({static_cast<uint32_t>(place), choice.counts_for});
+        else array.open = array.open && never_used_up(choice.value);
+    });
+    std::map<std::vector<std::pair<uint32_t, uint32_t>>, uint32_t> groups;
+    array.group_of.clear();
+    array.group_sizes.clear();
+    for (auto& stand : stands) {
+        std::sort(stand.begin(), stand.end());
+        const auto [group, fresh] = groups.emplace(stand, static_cast<uint32_t>(array.group_sizes.size()));
+        if (fresh) array.group_sizes.push_back(0);
+        array.group_of.push_back(group->second);
+        array.group_sizes[group->second] = static_cast<uint16_t>(array.group_sizes[group->second] + (stand.empty() ? 0 : 1));
+    }
+    array.kinds.assign(array.prefix_choices.size() + 1, {});
+    each_place([&](size_t place, const ItemChoice& choice) {
+        const ItemKind kind{choice.counts_for, choice.listed == kUnlisted ? kUnlisted : array.group_of[choice.listed], choice.value};
+        auto& kinds = array.kinds[place];
+        const auto same = [&](const ItemKind& other) { return other.counts_for == kind.counts_for && other.group == kind.group; };
+        if (std::none_of(kinds.begin(), kinds.end(), same)) kinds.push_back(kind);
+    });
 }
 
 bool Predicate::holds(const std::string& text) const {
@@ -277,12 +356,14 @@ void Grammar::derive_object(ObjectSpec& object) {
     object.key_set = x.string_set(std::move(spelled));
     std::vector<ExprId> live_extras;
     uint32_t cheapest = kInfinite;
-    for (const auto& [keys, value, meets] : object.extras)
-        if (alive(value) && x.live(keys)) {
-            live_extras.push_back(keys);
-            cheapest = std::min(cheapest, costs_[value]);
+    for (const ExtraKeys& extra : object.extras)
+        if (alive(extra.value) && x.live(extra.keys)) {
+            live_extras.push_back(extra.keys);
+            cheapest = std::min(cheapest, costs_[extra.value]);
         }
-    object.extra_keys = x.intersect({x.alternate(live_extras), x.complement(x.strings(names)), x.any_text()});
+    const ExprId unlisted = x.intersect({x.complement(x.strings(names)), x.any_text()});
+    derive_supply(object, unlisted);
+    object.extra_keys = x.intersect({x.alternate(live_extras), unlisted});
     if (!x.live(object.extra_keys)) object.extra_keys = kEmpty;
     object.extra_open = std::find(live_extras.begin(), live_extras.end(), x.any_text()) != live_extras.end();
     object.extra_count = object.extra_keys == kEmpty ? 0 : x.count_up_to(object.extra_keys, std::max(object.low, 1u));
@@ -294,6 +375,24 @@ void Grammar::derive_object(ObjectSpec& object) {
         const Property& p = object.properties[i];
         object.required_from[i] = object.required_from[i + 1] + (p.required ? 1 : 0);
         object.possible_from[i] = object.possible_from[i + 1] + (alive(p.value) ? 1 : 0);
+    }
+}
+
+// Of a language that meets conditions, how many keys there are; of any other it does not matter.
+void Grammar::derive_supply(ObjectSpec& object, ExprId unlisted) const {
+    constexpr uint32_t kManyKeys = 512;
+    object.supply.clear();
+    object.scarce = false;
+    if (!object.conditions) return;
+    std::map<ExprId, uint32_t> numbers;
+    for (ExtraKeys& extra : object.extras) {
+        const auto [number, fresh] = numbers.emplace(extra.keys, static_cast<uint32_t>(object.supply.size()));
+        if (fresh) object.supply.push_back(kInfinite);
+        extra.language = number->second;
+        uint32_t& supply = object.supply[extra.language];
+        if (!extra.meets || supply != kInfinite) continue;
+        const uint32_t count = exprs_->count_up_to(exprs_->intersect({extra.keys, unlisted}), kManyKeys);
+        if (count < kManyKeys) supply = count, object.scarce = true;
     }
 }
 
@@ -320,6 +419,7 @@ uint32_t Grammar::cost_of(NodeId id) const {
             if (a.low > a.high) return kInfinite;
             if (a.counted()) {  // the comma before the first item is none
                 const uint32_t rest = counted_rest(a, 0, {}, false);
+                if (a.num_listed && !a.kinds.empty() && !completable(a, 0, {}, UsedValues(a.group_sizes.size()), false)) return kInfinite;
                 return rest == 0 ? 2 : saturating_add(rest, 1);
             }
             if (!a.values.empty()) {
@@ -348,15 +448,18 @@ uint32_t Grammar::cost_of(NodeId id) const {
                 else if (member != kInfinite) optional.push_back(member);
             }
             if (o.conditions) {
+                const std::vector<uint32_t> left = o.supply.empty() ? std::vector<uint32_t>(o.extras.size(), kInfinite) : o.supply;
                 const auto alive_cost = [&](const ExtraKeys& extra) { return exprs_->live(extra.keys) ? costs_[extra.value] : kInfinite; };
-                sum = saturating_add(sum, covers(o, [&](const ExtraKeys& extra) { return saturating_add(5, alive_cost(extra)); }, saturating_add)[o.conditions]);
-                required = saturating_add(required, covers(o, [&](const ExtraKeys& extra) { return alive_cost(extra) == kInfinite ? kInfinite : 1; }, saturating_add)[o.conditions]);
+                const auto member_cost = [&](const ExtraKeys& extra) { return saturating_add(5, alive_cost(extra)); };
+                const auto member = [&](const ExtraKeys& extra) { return alive_cost(extra) == kInfinite ? kInfinite : 1u; };
+                sum = saturating_add(sum, cover(o, o.conditions, left, member_cost, saturating_add));
+                required = saturating_add(required, cover(o, o.conditions, left, member, saturating_add));
             }
             if (required > o.high || o.low > o.high) return kInfinite;
             if (required < o.low) {
                 uint32_t extra = kInfinite;
-                for (const auto& [keys, value, meets] : o.extras)
-                    if (exprs_->live(keys) && costs_[value] != kInfinite) extra = std::min(extra, saturating_add(5, costs_[value]));
+                for (const ExtraKeys& e : o.extras)
+                    if (exprs_->live(e.keys) && costs_[e.value] != kInfinite) extra = std::min(extra, saturating_add(5, costs_[e.value]));
                 std::sort(optional.begin(), optional.end());
                 for (uint32_t k = 0; k < o.low - required; ++k) {
                     if (k < optional.size() && (extra == kInfinite || optional[k] <= extra)) {
@@ -436,10 +539,10 @@ uint32_t Grammar::nesting_of(NodeId id) const {
                 else if (alive(p.value)) optional.push_back(nestings_[p.value]);
             }
             uint32_t extra = kInfinite;
-            for (const auto& [keys, value, meets] : o.extras)
-                if (alive(value)) extra = std::min(extra, nestings_[value]);
+            for (const ExtraKeys& e : o.extras)
+                if (alive(e.value)) extra = std::min(extra, nestings_[e.value]);
             const auto deeper = [](uint32_t a, uint32_t b) { return std::max(a, b); };
-            if (o.conditions) inner = std::max(inner, covers(o, [&](const ExtraKeys& e) { return nestings_[e.value]; }, deeper)[o.conditions]);
+            if (o.conditions) inner = std::max(inner, cover(o, o.conditions, o.supply, [&](const ExtraKeys& e) { return nestings_[e.value]; }, deeper));
             std::sort(optional.begin(), optional.end());
             if (o.low > required) {
                 const uint32_t missing = o.low - required;
@@ -492,8 +595,8 @@ void Grammar::analyse() {
         if (!node.object) continue;
         for (const Property& p : node.object->properties)
             if (alive(p.value)) node.object->deepest = std::max(node.object->deepest, nestings_[p.value]);
-        for (const auto& [keys, value, meets] : node.object->extras)
-            if (alive(value)) node.object->deepest = std::max(node.object->deepest, nestings_[value]);
+        for (const ExtraKeys& extra : node.object->extras)
+            if (alive(extra.value)) node.object->deepest = std::max(node.object->deepest, nestings_[extra.value]);
     }
 }
 

@@ -296,12 +296,7 @@ struct Machine::Step {
         const ArraySpec& a = *g.node(f.node).array;
         if (f.count >= a.high) return;
         if (a.counted()) {
-            for (const ItemChoice& choice : a.choices(f.count)) {
-                if (choice.value == kNoNode || !fits(choice.value, f)) continue;
-                const ContainsCounts counts = a.counted_with(f.counts, choice.counts_for);
-                if (g.completable(a, f.count + 1, counts)) visit(choice.value, [&](Frame& next) { next.counts = counts; });
-            }
-            return;
+            return each_counted(f, a, visit);
         }
         if (!a.values.empty()) {
             for (uint32_t i = 0; i < a.values.size(); ++i)
@@ -310,6 +305,33 @@ struct Machine::Step {
         }
         const NodeId value = f.count < a.prefix.size() ? a.prefix[f.count] : a.rest;
         if (value != kNoNode && fits(value, f)) visit(value, [](Frame&) {});
+    }
+    template <class Visit>
+    void each_counted(const Frame& f, const ArraySpec& a, Visit&& visit) const {
+        UsedValues used(a.group_sizes.size(), 0);
+        for (uint32_t i = 0; i < a.num_listed; ++i)
+            if (was_seen(f, i)) ++used[a.group_of[i]];
+        std::vector<std::pair<std::pair<uint32_t, uint32_t>, bool>> known;  // (counts, group) -> can be completed
+        const auto can_follow = [&](const ItemChoice& choice, const ContainsCounts& counts) {
+            const uint32_t group = choice.listed == kUnlisted ? kUnlisted : a.group_of[choice.listed];
+            for (const auto& [kind, live] : known)
+                if (kind == std::pair{choice.counts_for, group}) return live;
+            UsedValues after = used;
+            if (group != kUnlisted) ++after[group];
+            const bool live = g.completable(a, f.count + 1, counts, after);
+            known.push_back({{choice.counts_for, group}, live});
+            return live;
+        };
+        for (const ItemChoice& choice : a.choices(f.count)) {
+            if (choice.value == kNoNode || !fits(choice.value, f)) continue;
+            if (choice.listed != kUnlisted && was_seen(f, choice.listed)) continue;
+            const ContainsCounts counts = a.counted_with(f.counts, choice.counts_for);
+            if (!can_follow(choice, counts)) continue;
+            visit(choice.value, [&](Frame& next) {
+                next.counts = counts;
+                if (choice.listed != kUnlisted) mark(next, choice.listed, a.num_listed);
+            });
+        }
     }
     bool has_item(const Frame& f) const {
         bool any = false;
@@ -370,17 +392,26 @@ struct Machine::Step {
     }
     // Conditions that no member meets yet; counts[0] holds those that are met.
     static uint32_t unmet(const Frame& f, const ObjectSpec& o) { return o.conditions & ~static_cast<uint32_t>(f.counts[0]); }
-    // How many extra members it takes to meet these conditions.
-    uint32_t members_for(uint32_t conditions, const Frame& f, const ObjectSpec& o) const {
-        if (!conditions) return 0;
-        return covers(o, [&](const ExtraKeys& extra) { return g.alive(extra.value) && fits(extra.value, f) ? 1u : kInfinite; }, saturating_add)[conditions];
+    // How many extra members it takes to meet these conditions. left: keys of each language that are unused.
+    uint32_t members_for(uint32_t conditions, const Frame& f, const ObjectSpec& o, const std::vector<uint32_t>& left) const {
+        return cover(o, conditions, left, [&](const ExtraKeys& extra) { return g.alive(extra.value) && fits(extra.value, f) ? 1u : kInfinite; }, saturating_add);
+    }
+    uint32_t members_for_unmet(const Frame& f, const ObjectSpec& o) const {
+        return unmet(f, o) ? members_for(unmet(f, o), f, o, Machine(g).keys_left(f)) : 0;
     }
     // Whether an extra member of this kind may follow.
     bool takes(const ExtraKeys& extra, const Frame& f, const ObjectSpec& o) const {
         if (!g.alive(extra.value) || !fits(extra.value, f)) return false;
-        if (o.high == kInfinite) return true;
-        const uint32_t others = saturating_add(required_left(f), members_for(unmet(f, o) & ~extra.meets, f, o));
-        return saturating_add(f.count + 1, others) <= o.high;
+        if (o.high == kInfinite && !o.scarce) return true;
+        uint32_t others = required_left(f);
+        if (o.conditions) {
+            std::vector<uint32_t> left = Machine(g).keys_left(f);
+            uint32_t& mine = left[extra.language];
+            if (mine == 0) return false;
+            if (mine != kInfinite) --mine;
+            others = saturating_add(others, members_for(unmet(f, o) & ~extra.meets, f, o, left));
+        }
+        return others != kInfinite && (o.high == kInfinite || saturating_add(f.count + 1, others) <= o.high);
     }
 
     // Which declared names may come next, and whether an extra key may.
@@ -394,7 +425,7 @@ struct Machine::Step {
         Choice out;
         if (f.count >= o.high) return out;
         const uint32_t required = required_left(f);
-        const uint32_t needed = saturating_add(required, o.high == kInfinite ? 0 : members_for(unmet(f, o), f, o));
+        const uint32_t needed = saturating_add(required, o.high == kInfinite ? 0 : members_for_unmet(f, o));
         const bool optional_fits = saturating_add(f.count + 1, needed) <= o.high;
         const auto n = static_cast<uint32_t>(o.properties.size());
         auto usable = [&](uint32_t i) {
@@ -464,7 +495,7 @@ struct Machine::Step {
     // Remembered where it depends on the next property alone: the common case, and the costly one to build.
     ExprId key_expr(const Frame& f) const {
         const ObjectSpec& o = *g.node(f.node).object;
-        const bool simple = (!f.seen || (!g.options().any_order && extras_last(o))) && o.low == 0 && o.high == kInfinite && saturating_add(f.nesting, o.deepest) <= g.options().max_nesting;
+        const bool simple = !o.scarce && (!f.seen || (!g.options().any_order && extras_last(o))) && o.low == 0 && o.high == kInfinite && saturating_add(f.nesting, o.deepest) <= g.options().max_nesting;
         if (!simple) return key_expr(f, choose(f));
         std::lock_guard<std::mutex> lock(o.memo->mutex);
         auto [it, fresh] = o.memo->keys.try_emplace(f.index, kEmpty);

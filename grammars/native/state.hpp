@@ -175,6 +175,7 @@ public:
     // The bytes that may come next; unlike `first`, steps that lead nowhere are left out.
     ByteSet followers(const State& state, std::string& text) const;
     uint32_t cost(const Top& top) const;  // bytes to a whole answer, an estimate from above
+    std::vector<uint32_t> keys_left(const Frame& frame) const;
     using Excludes = std::function<bool(const std::string&)>;
     // excluded(text): texts that must not be reached.
     std::string shortest_completion(const State& state, const std::string& text, const Excludes& excluded) const;

@@ -61,7 +61,7 @@ class Builder:
         self.any_spelling = any_spelling
         self.nodes: list[Node | None] = []
         self.is_empty, self.is_nullable, self.matches_expr = exprs.is_empty, exprs.nullable, exprs.matches
-        self.count_up_to = exprs.count_up_to
+        self.count_up_to, self.texts = exprs.count_up_to, exprs.texts
         self.concat, self.alternate, self.intersect = exprs.concat, exprs.alternate, exprs.intersect
         self.complement, self.repeat, self.strings = exprs.complement, exprs.repeat, exprs.strings
         self.literal, self.chars, self.byte_set = exprs.literal, exprs.chars, exprs.bytes_of
@@ -126,9 +126,16 @@ class Builder:
         low: int,
         high: int | None,
         contains: Sequence[tuple[int, int | None]],
+        *,
+        listed: Sequence[tuple[int, int]] = (),
+        unique: bool = False,
     ) -> int:
-        places = tuple(tuple(choices) for choices in (*prefix, rest))
-        return self._node(("counted", places, low, high, tuple(contains)))
+        """Each listed value has a bit: an item counts for its own, at most once."""
+        own = {node: 1 << len(contains) + number for node, number in listed}
+        places = tuple(tuple((node, bits | own.get(node, 0)) for node, bits in place) for place in (*prefix, rest))
+        once = ((0, 1),) * (1 + max((number for _, number in listed), default=-1))
+        array = self._node(("counted", places, low, high, (*contains, *once)))
+        return self._node(("checked", array, items_differ)) if unique else array
 
     def distinct_array(self, values: Sequence[int], low: int, high: int | None) -> int:
         """Each value has a bit: an item counts for its own, at most once."""

@@ -300,6 +300,18 @@ class Exprs:
             level = deeper
         return limit if level else count
 
+    def texts(self, expr: int, limit: int) -> list[bytes] | None:
+        if self.count_up_to(expr, limit + 1) > limit:
+            return None
+        found: list[bytes] = []
+        open_ = [(expr, b"")]
+        while open_:
+            state, text = open_.pop()
+            found += [text] if self.nullable(state) else []
+            following = ((self.derive(state, byte), text + bytes([byte])) for byte in range(256))
+            open_ += (each for each in following if not self.is_empty(each[0]))
+        return found
+
     # Emptiness.
 
     def is_empty(self, expr: int) -> bool:
