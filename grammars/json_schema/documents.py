@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote, urljoin, urlsplit
 
 from safegen.errors import SchemaError
 from safegen.grammars.json_schema import keyword_syntax
@@ -40,6 +40,14 @@ def _close_word(word: str) -> str | None:
     """The keyword that a word is perhaps a slip of. Vendors' own words are many and recur, so answers are kept."""
     close = get_close_matches(word.lower(), _BY_LOWER_CASE, 1, 0.9)
     return _BY_LOWER_CASE[close[0]] if close else None
+
+
+def _joined(base_uri: str, reference: str, pointer: str, keyword: str) -> str:
+    try:
+        urlsplit(reference)  # which urljoin leaves out where there is no base
+        return urljoin(base_uri, reference)
+    except ValueError as error:
+        raise SchemaError(f"{reference!r} is not a URI reference: {error}", pointer=pointer, keyword=keyword) from error
 
 
 class Document:
@@ -78,8 +86,8 @@ class Document:
     def dialect(self, base_uri: str) -> Dialect:
         return self.dialects.get(base_uri) or self.dialects.get("") or DRAFT_2020
 
-    def base_of(self, schema: SchemaValue, base_uri: str) -> str:
-        """URI of the resource that `schema`, found inside the resource `base_uri`, belongs to."""
+    def base_of(self, schema: SchemaValue, base_uri: str, place: str = "") -> str:
+        """URI of the resource that `schema`, found inside the resource `base_uri`, belongs to. place: its pointer."""
         if not isinstance(schema, dict):
             return base_uri
         dialect = self.dialect(base_uri)
@@ -88,7 +96,7 @@ class Document:
             return base_uri
         if "$ref" in schema and not dialect.ref_siblings:
             return base_uri
-        return urljoin(base_uri, identifier).removesuffix("#")
+        return _joined(base_uri, identifier, place, dialect.id_keyword).removesuffix("#")
 
     def walk(self, schema: SchemaValue, pointer: str, base_uri: str) -> None:
         stack = [(schema, pointer, base_uri)]
@@ -116,7 +124,7 @@ class Document:
         identifier = schema.get(dialect.id_keyword)
         if isinstance(identifier, str) and identifier.startswith("#") and len(identifier) > 1:
             self.anchors.setdefault((base, identifier[1:]), (schema, place))
-        uri = self.base_of(schema, base)
+        uri = self.base_of(schema, base, place)
         if uri != base:
             self.dialects.setdefault(uri, dialect_of(schema, place, dialect))
             first, _ = self.resources.setdefault(uri, (schema, place))
@@ -191,7 +199,7 @@ class Document:
     def resolve(self, reference: str, base: Base, pointer: str, keyword: str) -> tuple[SchemaValue, str, Base]:
         """(schema, pointer, base) that a reference names. Raises SchemaError."""
         address, _, fragment = reference.partition("#")
-        uri = urljoin(base.uri, address) if address else base.uri
+        uri = _joined(base.uri, address, pointer, keyword) if address else base.uri
         resource = self.resources.get(uri) or self._read_other(uri)
         if resource is None:
             raise SchemaError(

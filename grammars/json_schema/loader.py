@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from safegen.errors import SchemaError
@@ -47,7 +47,7 @@ def _parse(text: str) -> object:
     try:
         return json.loads(
             text,
-            parse_float=Decimal,
+            parse_float=_parse_float,
             parse_int=_parse_int,
             parse_constant=_refuse_constant,
             object_pairs_hook=_unique_pairs,
@@ -62,6 +62,13 @@ def _parse_int(digits: str) -> int:
     if len(digits) > 4_000:
         raise SchemaError(f"a number of {len(digits):,} digits is beyond every limit")
     return int(digits)
+
+
+def _parse_float(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent that Decimal cannot hold
+        raise SchemaError(f"the number {text[:40]} is beyond every limit") from None
 
 
 def _refuse_constant(name: str) -> object:
