@@ -4,7 +4,8 @@
 // Bitwise row independence. Every sum over a row runs in 16 lanes: lane j adds the elements j, j + 16, j + 32, ... in
 // that order with fused multiply-add, then the lanes are added as a binary tree (i with i + 8, + 4, + 2, + 1). That
 // order is a property of the row's length alone. AVX2 (two halves) and AVX-512 (one register) give the same bits; the
-// scalar build fuses only where the target has a fused instruction and may differ from them in the last place.
+// scalar build fuses only where the target has a fused instruction and may differ from them in the last place. Attention
+// has an order of its own (attention.hpp).
 #pragma once
 
 #include <cstdint>
@@ -76,8 +77,9 @@ struct KvWriteArgs {
     float *key_scale, *value_scale;  // i8 alone
 };
 
-inline constexpr std::int64_t kQueryChunk = 8;   // query tokens an AttentionItem holds at most
+inline constexpr std::int64_t kQueryChunk = 32;  // query tokens an AttentionItem holds at most
 inline constexpr std::int64_t kKeyTile = 64;     // keys between two rescalings; tiles start at multiples of this
+inline constexpr std::int64_t kMaxAttendRows = 8;  // query rows that pass over a tile of keys together, at most
 inline constexpr std::int64_t kOutTile = 4;      // output features computed together
 
 struct Kernels {
@@ -96,10 +98,11 @@ struct Kernels {
 // static: a copy a translation unit, lest the one compiled for AVX-512 serve them all.
 static inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// Queries, accumulators [rows, dim]; 16 lane sums and one maximum a row; one tile of scores, keys and values.
+// One tile of keys, values and scales, its scores for kMaxAttendRows rows; queries, accumulators, 16 lane sums and a
+// maximum a row.
 static inline std::int64_t attention_scratch(const AttentionArgs& a) {
     const std::int64_t rows = kQueryChunk * (a.heads / a.kv_heads), padded = round_up(a.head_dim, 16);
-    return rows * (2 * padded + 16) + round_up(rows, 16) + kKeyTile + 2 * kKeyTile * padded;
+    return kKeyTile * (2 * padded + 2 + kMaxAttendRows) + rows * (2 * padded + 16) + round_up(rows, 16);
 }
 
 const Kernels& scalar_kernels();

@@ -70,8 +70,8 @@ inline void write_head(KvKind kind, const float* x, int64_t n, uint8_t* out, flo
 }
 
 // One of the two halves of a write, keys or values.
-inline void write_rows(const KvWriteArgs& a, const float* from, int64_t stride, void* cache, float* scales, int64_t first,
-                       int64_t last) {
+inline void write_rows(const KvWriteArgs& a, const float* from, int64_t stride, void* cache, float* scales,
+                       int64_t first, int64_t last) {
     const int64_t head_bytes = a.head_dim * safegen::cpu::kv_bytes(a.kv);
     for (int64_t t = first; t < last; ++t) {
         for (int64_t h = 0; h < a.kv_heads; ++h) {

@@ -101,12 +101,21 @@ void kv_write(const KvWriteArgs& a, std::int64_t tokens) {
                 [&](std::int64_t first, std::int64_t last) { table.kv_write(a, first, last); });
 }
 
-void attention(const AttentionArgs& a, const std::int32_t* query_start, std::int64_t sequences) {
+std::vector<AttentionItem> attention_items(const std::int32_t* query_start, std::int64_t sequences,
+                                           std::int64_t kv_heads) {
     std::vector<AttentionItem> items;
-    for (std::int64_t s = 0; s < sequences; ++s)
-        for (std::int64_t t = query_start[s]; t < query_start[s + 1]; t += kQueryChunk)
-            for (std::int64_t h = 0; h < a.kv_heads; ++h)
-                items.push_back({s, t, std::min<std::int64_t>(t + kQueryChunk, query_start[s + 1]), h});
+    for (std::int64_t s = 0; s < sequences; ++s) {
+        const std::int64_t first = query_start[s], end = query_start[s + 1];
+        const std::int64_t chunks = (end - first + kQueryChunk - 1) / kQueryChunk;
+        for (std::int64_t c = chunks; c-- > 0;)  // the last of a prompt sees most: started first, it ends in time
+            for (std::int64_t h = 0; h < kv_heads; ++h)
+                items.push_back({s, first + c * kQueryChunk, std::min(first + (c + 1) * kQueryChunk, end), h});
+    }
+    return items;
+}
+
+void attention(const AttentionArgs& a, const std::int32_t* query_start, std::int64_t sequences) {
+    const std::vector<AttentionItem> items = attention_items(query_start, sequences, a.kv_heads);
     const Kernels& table = kernels();
     ThreadPool::instance().run(static_cast<std::int64_t>(items.size()), [&](std::int64_t i) {
         table.attention(a, items[static_cast<std::size_t>(i)], scratch(attention_scratch(a)));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cpu/kernels.hpp"
 
@@ -29,7 +30,9 @@ void rope(const RopeArgs&);
 // All tokens must lie within the cache; two of them in one slot is the caller's mistake.
 void kv_write(const KvWriteArgs&, std::int64_t tokens);
 
-// query_start: [sequences + 1].
+// The pieces of a step's attention, the same for all layers. query_start: [sequences + 1].
+std::vector<AttentionItem> attention_items(const std::int32_t* query_start, std::int64_t sequences,
+                                           std::int64_t kv_heads);
 void attention(const AttentionArgs&, const std::int32_t* query_start, std::int64_t sequences);
 
 void silu_mul(const float* gate, const float* up, std::int64_t n, float* out);

@@ -1,8 +1,8 @@
 // What is the same for every width: 16-lane values F made of kParts registers, and their exp and tanh. Included after
 // one of the vec_<isa>.hpp headers; internal linkage.
 //
-// exp: n = round(x / ln 2), a degree-6 polynomial on |r| <= ln 2 / 2, times 2^n in two steps, so that subnormal results
-// and the step to infinity come out right; at most 2 units in the last place off. tanh: an odd polynomial below 0.625,
+// exp: n = round(x / ln 2), a degree-6 polynomial on |r| <= ln 2 / 2, times 2^n, so that subnormal results and
+// the step to infinity come out right; at most 2 units in the last place off. tanh: an odd polynomial below 0.625,
 // 1 - 2 / (exp(2|x|) + 1) above; at most 3 units. NaN stays NaN in both.
 #pragma once
 
@@ -65,11 +65,6 @@ inline float sum(const F& v) {
     return sums[0];
 }
 
-inline V vround(V x) {  // to nearest even, for |x| < 2^22
-    const V magic = vset1(12582912.0f);
-    return vsub(vadd(x, magic), magic);
-}
-
 inline V vexp(V x) {
     x = vmin(vset1(89.0f), vmax(vset1(-104.0f), x));  // beyond these the result is infinity or 0; NaN passes
     const V n = vround(vmul(x, vset1(1.44269504088896341f)));
@@ -82,8 +77,7 @@ inline V vexp(V x) {
     y = vfma(y, r, vset1(1.6666665459e-1f));
     y = vfma(y, r, vset1(5.0000001201e-1f));
     y = vadd(vfma(vmul(r, r), y, r), vset1(1.0f));
-    const V half = vround(vmul(n, vset1(0.5f)));
-    return vmul(vmul(y, vpow2(half)), vpow2(vsub(n, half)));
+    return vldexp(y, n);
 }
 
 inline V vtanh(V x) {
@@ -99,6 +93,22 @@ inline V vtanh(V x) {
     return vselect_lt(magnitude, vset1(0.625f), small, vcopysign(large, x));
 }
 
+// 2^x for x <= 0, and 0 below 2^-125; at most 2 units off. NaN stays NaN.
+inline V vexp2_falling(V x) {
+    const V n = vround(x), r = vsub(x, n);
+    V y = vset1(1.535336188319500e-4f);
+    y = vfma(y, r, vset1(1.339887440266574e-3f));
+    y = vfma(y, r, vset1(9.618437357674640e-3f));
+    y = vfma(y, r, vset1(5.550332471162809e-2f));
+    y = vfma(y, r, vset1(2.402264791363012e-1f));
+    y = vfma(y, r, vset1(6.931472028550421e-1f));
+    y = vfma(y, r, vset1(1.0f));
+    return vzero_lt(x, vset1(-125.0f), vtimes_pow2(y, n));
+}
+
+inline F exp2_falling(const F& x) {
+    return parts([&](int i) { return vexp2_falling(x.p[i]); });
+}
 inline F exp(const F& x) {
     return parts([&](int i) { return vexp(x.p[i]); });
 }

@@ -12,6 +12,7 @@ using V = __m256;
 constexpr int kParts = 2, kWidth = 8;
 constexpr int kTileRows = 3, kTileOuts = 2;  // register tile: 12 accumulators, 2 weights, 1 activation
 constexpr int kFusedRows = 1;
+constexpr int kAttendRows = 3, kAttendCols = 4;  // attention's tile: query rows x registers of keys or dimensions
 
 struct F {
     V p[kParts];
@@ -39,6 +40,13 @@ inline V vpow2(V n) {  // n integral, -126 .. 127
     const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
 }
+inline V vround(V a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline V vldexp(V a, V n) {  // a * 2^n, n integral, -252 .. 254: in two steps, lest 2^n overflow
+    const V half = vround(_mm256_mul_ps(n, _mm256_set1_ps(0.5f)));
+    return _mm256_mul_ps(_mm256_mul_ps(a, vpow2(half)), vpow2(_mm256_sub_ps(n, half)));
+}
+inline V vtimes_pow2(V a, V n) { return _mm256_mul_ps(a, vpow2(n)); }
+inline V vzero_lt(V a, V b, V r) { return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_NLT_UQ), r); }  // a < b ? 0 : r
 
 inline F load_n(const float* a, std::int64_t n) {
     alignas(32) float lanes[16] = {};
@@ -56,6 +64,43 @@ inline void reduce8(const F v[8], float sums[8]) {
     __m256 half[8];
     for (int i = 0; i < 8; ++i) half[i] = _mm256_add_ps(v[i].p[0], v[i].p[1]);
     _mm256_storeu_ps(sums, sum_lanes(half));
+}
+
+inline float largest(const F& v) {  // any number where a lane is NaN
+    const __m256 eight = _mm256_max_ps(v.p[0], v.p[1]);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+
+// out[lane * stride + k] = lane of row[k], 8 x 8.
+inline void store_columns8(const __m256 row[8], float* out, std::int64_t stride) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {  // b[i + j]: lanes j and j + 4 of rows i .. i + 3
+        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    for (int j = 0; j < 4; ++j) {
+        _mm256_storeu_ps(out + j * stride, _mm256_permute2f128_ps(b[j], b[j + 4], 0x20));
+        _mm256_storeu_ps(out + (j + 4) * stride, _mm256_permute2f128_ps(b[j], b[j + 4], 0x31));
+    }
+}
+
+// out[lane * stride + k] = lane of row[k], 16 x 16.
+inline void store_columns(const F row[16], float* out, std::int64_t stride) {
+    for (int k = 0; k < 16; k += 8) {
+        for (int part = 0; part < kParts; ++part) {
+            __m256 eight[8];
+            for (int i = 0; i < 8; ++i) eight[i] = row[k + i].p[part];
+            store_columns8(eight, out + 8 * part * stride + k, stride);
+        }
+    }
 }
 
 inline B b_where(B a, B bit, B yes) { return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(a, bit), bit), yes); }

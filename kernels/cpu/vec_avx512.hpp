@@ -13,6 +13,7 @@ using V = __m512;
 constexpr int kParts = 1, kWidth = 16;
 constexpr int kTileRows = 6, kTileOuts = 4;   // register tile: 24 accumulators, 4 weights, 1 activation
 constexpr int kFusedRows = 4;                 // up to here a weight is used straight from its decoded register
+constexpr int kAttendRows = 6, kAttendCols = 4;  // attention's tile: query rows x registers of keys or dimensions
 
 struct F {
     V p[kParts];
@@ -36,9 +37,11 @@ inline V vcopysign(V magnitude, V sign) {
     const V bit = _mm512_set1_ps(-0.0f);
     return _mm512_or_ps(_mm512_andnot_ps(bit, magnitude), _mm512_and_ps(bit, sign));
 }
-inline V vpow2(V n) {  // n integral, -126 .. 127
-    const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
+inline V vround(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline V vldexp(V a, V n) { return _mm512_scalef_ps(a, n); }  // a * 2^n, n integral
+inline V vtimes_pow2(V a, V n) { return _mm512_scalef_ps(a, n); }  // the same where a and 2^n and the result are normal
+inline V vzero_lt(V a, V b, V r) {  // a < b ? 0 : r
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), r);
 }
 
 inline __mmask16 first_lanes(std::int64_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
@@ -50,6 +53,34 @@ inline void reduce8(const F v[8], float sums[8]) {
     for (int i = 0; i < 8; ++i)
         half[i] = _mm256_add_ps(_mm512_castps512_ps256(v[i].p[0]), _mm512_extractf32x8_ps(v[i].p[0], 1));
     _mm256_storeu_ps(sums, sum_lanes(half));
+}
+
+inline float largest(const F& v) { return _mm512_reduce_max_ps(v.p[0]); }  // any number where a lane is NaN
+
+// out[lane * stride + k] = lane of row[k], 16 x 16.
+inline void store_columns(const F row[16], float* out, std::int64_t stride) {
+    __m512 a[16], b[16];
+    for (int i = 0; i < 8; ++i) {
+        a[2 * i] = _mm512_unpacklo_ps(row[2 * i].p[0], row[2 * i + 1].p[0]);
+        a[2 * i + 1] = _mm512_unpackhi_ps(row[2 * i].p[0], row[2 * i + 1].p[0]);
+    }
+    const auto pair = [](__m512 x) { return _mm512_castps_pd(x); };
+    for (int i = 0; i < 16; i += 4) {  // b[i + j]: lanes j, j + 4, j + 8, j + 12 of rows i .. i + 3
+        b[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair(a[i]), pair(a[i + 2])));
+        b[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair(a[i]), pair(a[i + 2])));
+        b[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair(a[i + 1]), pair(a[i + 3])));
+        b[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair(a[i + 1]), pair(a[i + 3])));
+    }
+    for (int j = 0; j < 4; ++j) {
+        const __m512 even0 = _mm512_shuffle_f32x4(b[j], b[j + 4], 0x88);
+        const __m512 odd0 = _mm512_shuffle_f32x4(b[j], b[j + 4], 0xdd);
+        const __m512 even1 = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0x88);
+        const __m512 odd1 = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0xdd);
+        _mm512_storeu_ps(out + j * stride, _mm512_shuffle_f32x4(even0, even1, 0x88));
+        _mm512_storeu_ps(out + (j + 4) * stride, _mm512_shuffle_f32x4(odd0, odd1, 0x88));
+        _mm512_storeu_ps(out + (j + 8) * stride, _mm512_shuffle_f32x4(even0, even1, 0xdd));
+        _mm512_storeu_ps(out + (j + 12) * stride, _mm512_shuffle_f32x4(odd0, odd1, 0xdd));
+    }
 }
 
 inline B b_where(B a, B bit, B yes) { return _mm_maskz_mov_epi8(_mm_test_epi8_mask(a, bit), yes); }

@@ -12,6 +12,7 @@ namespace {
 constexpr int kParts = 1, kWidth = 16;
 constexpr int kTileRows = 2, kTileOuts = 2;
 constexpr int kFusedRows = 1;
+constexpr int kAttendRows = 2, kAttendCols = 1;  // attention's tile: query rows x registers of keys or dimensions
 
 struct V {
     float v[16];
@@ -84,6 +85,17 @@ inline V vpow2(const V& n) {  // n integral, -126 .. 127; adding 1.5 * 2^23 leav
         return power;
     });
 }
+inline V vround(const V& a) {  // to nearest even, for |a| < 2^22
+    return lanes([&](int i) { return (a.v[i] + 12582912.0f) - 12582912.0f; });
+}
+inline V vldexp(const V& a, const V& n) {  // a * 2^n, n integral, -252 .. 254: in two steps, lest 2^n overflow
+    const V half = vround(vmul(n, vset1(0.5f)));
+    return vmul(vmul(a, vpow2(half)), vpow2(vsub(n, half)));
+}
+inline V vtimes_pow2(const V& a, const V& n) { return vmul(a, vpow2(n)); }
+inline V vzero_lt(const V& a, const V& b, const V& r) {  // a < b ? 0 : r
+    return lanes([&](int i) { return a.v[i] < b.v[i] ? 0.0f : r.v[i]; });
+}
 
 inline F load_n(const float* a, std::int64_t n) {
     F r = {};
@@ -102,6 +114,17 @@ inline void reduce8(const F v[8], float sums[8]) {
             for (int i = 0; i < step; ++i) lane[i] += lane[i + step];
         sums[k] = lane[0];
     }
+}
+inline float largest(const F& v) {  // any number where a lane is NaN
+    float most = v.p[0].v[0];
+    for (int i = 1; i < 16; ++i) most = v.p[0].v[i] > most ? v.p[0].v[i] : most;
+    return most;
+}
+
+// out[lane * stride + k] = lane of row[k], 16 x 16.
+inline void store_columns(const F row[16], float* out, std::int64_t stride) {
+    for (int lane = 0; lane < 16; ++lane)
+        for (int k = 0; k < 16; ++k) out[lane * stride + k] = row[k].p[0].v[lane];
 }
 
 struct B {
