@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 export SAFEGEN_DATA ?= $(abspath ../shared/data)
 export SAFEGEN_CASES ?= $(abspath ../shared/cases)
+# The interpreter with llama-cpp-python that benchmarks/cpu_decode.py compares with: `make bench-peers` builds it.
+PEERS := build/peers
+export SAFEGEN_LLAMACPP_PYTHON ?= $(wildcard $(abspath $(PEERS))/bin/python)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 NATIVE_SOURCES := $(wildcard grammars/native/*.?pp kernels/cpu/*.?pp safegen/*.cpp) CMakeLists.txt
 
-.PHONY: setup demo test test-full bench typecheck lint format native sanitize fuzz wheel-test clean
+.PHONY: setup demo test test-full bench bench-peers typecheck lint format native sanitize fuzz wheel-test clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +37,14 @@ test-full: setup
 bench: setup
 	$(BIN)/pip install -q -c constraints.txt --no-deps apache-tvm-ffi llguidance xgrammar
 	for script in benchmarks/*.py; do $(BIN)/python $$script --out benchmarks/out/$$(basename $$script .py).json || exit 1; done
+
+# llama.cpp, compiled for this very processor (some twenty minutes on two cores), away from our own packages.
+bench-peers: $(PEERS)/.ready
+
+$(PEERS)/.ready: | build
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install -q --no-binary llama-cpp-python llama-cpp-python==0.3.36
+	touch $@
 
 # mypy sees the packages as they install: engine, kernels and grammars inside safegen.
 typecheck: setup

@@ -1,7 +1,6 @@
 """Real weights: the default model, and Gemma 3 270M where its optional package is installed.
 
-transformers' own model is built over the dequantized tensors of the same file: its own GGUF loader gives the same model
-but takes far longer.
+transformers' own model is built over the dequantized tensors of the same file (tests/support/dequantized.py).
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ from torch import Tensor
 from safegen.engine.gguf import GgufFile
 from safegen.engine.models import gemma3, llama
 from safegen.engine.models.base import Model
-from safegen.engine.models.config import ModelConfig
-from safegen.engine.models.family import Family
 from safegen.engine.models.loader import load_model, read_config
 from safegen.kernels.api import Weight, ops
-from safegen.kernels.quant import FLOAT_KINDS, dequantize
 from safegen.kernels.reference import ReferenceOps
-from tests.engine.checkpoints import hf_logits, unpermute
+from tests.engine.checkpoints import hf_logits
 from tests.engine.paging import all_logits, greedy
+from tests.support.dequantized import dequantized, sizes
 
 TOLERANCE = 1e-3
 
@@ -62,27 +59,6 @@ def transformers_model(model_class: Any, hf_config: Any, state: dict[str, Tensor
     if hasattr(model.model.embed_tokens, "embed_scale"):
         model.model.embed_tokens.embed_scale = torch.tensor(hf_config.hidden_size**0.5)
     return model
-
-
-def dequantized(path: Path, family: Family, config: ModelConfig) -> dict[str, Tensor]:
-    """All tensors of a GGUF file as transformers has them: fp32, q and k not permuted, norms without the offset."""
-    file, state = GgufFile(path), {}
-    for name, tensor in file.tensors.items():
-        raw = torch.from_numpy(file.raw(name))
-        values = dequantize(tensor.kind, raw.view(FLOAT_KINDS.get(tensor.kind, torch.uint8))).reshape(tensor.shape)
-        if config.rope_interleaved and ("attn_q" in name or "attn_k" in name):
-            values = unpermute(values, tensor.shape[0] // config.head_dim)
-        state[family.hf_name(name, frozenset())] = values - family.hf_norm_offset if "norm" in name else values
-    return state
-
-
-def sizes(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "vocab_size": config.vocab_size, "hidden_size": config.hidden_size, "rms_norm_eps": config.rms_norm_eps,
-        "intermediate_size": config.intermediate_size, "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads, "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim, "max_position_embeddings": config.max_position, "tie_word_embeddings": True,
-    }  # fmt: skip
 
 
 def test_the_default_model_writes_the_same_64_tokens_as_transformers(default_model: Path) -> None:
