@@ -160,7 +160,7 @@ class SafegenEngine:
 
     def logits(self) -> Iterator[NDArray[np.float32]]:
         for window in self._workload.windows:
-            yield np.array(self._backend.forward(whole_prompt(window)))
+            yield np.array(self._backend.forward(whole_prompt(window), None))
 
 
 def whole_prompt(ids: Sequence[int]) -> Any:
