@@ -72,7 +72,8 @@ class Enumeration:
                 return None
             values = self.values(piece.item(len(places)), limit, levels)
             if values is None:
-                return None
+                later = range(len(places) + 1, min(piece.low, len(piece.prefix) + 1))
+                return iter(()) if any(self.shape_of(piece.item(place)).is_blank() for place in later) else None
             if not values:
                 break
             places.append(values)
@@ -108,9 +109,11 @@ class Enumeration:
 
     def _objects(self, piece: ObjectPiece, limit: int, levels: int) -> Iterator[JsonValue] | None:
         false = self.objects.terms.false
+        names = list(dict.fromkeys((*piece.names, *piece.required)))
+        if any(self.shape_of(self.objects.value_term(piece, name)).is_blank() for name in piece.required):
+            return iter(())
         if piece.some or any(term is not false for _, term in piece.classes):
             return None
-        names = list(dict.fromkeys((*piece.names, *piece.required)))
         members: list[list[tuple[JsonValue] | None]] = []
         for name in names:
             values = self.values(self.objects.value_term(piece, name), limit, levels)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <queue>
 
+#include "grammars/native/json_value.hpp"
 #include "grammars/native/state.hpp"
 
 namespace safegen {
@@ -12,6 +13,11 @@ uint32_t cost_parents(const Frame& frame) {
     for (const FramePtr& parent : frame.parents) best = std::min(best, parent->cost_after.load(std::memory_order_relaxed));
     return best;
 }
+
+// Readable bytes first among equals: one of each kind is enough to find a new value.
+uint64_t taste(uint8_t byte) { return byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : byte < 128 ? 2 : 3; }
+
+bool must_be_new(const Top& top) { return top.frame->phase == Frame::ArrayItem && top.frame->items && !top.frame->items->empty(); }
 }  // namespace
 
 // Bytes still needed once what `frame` awaits has ended; kept in the frame, which does not change any more.
@@ -179,12 +185,15 @@ std::string Machine::shortest_key(const Top& top, const std::string& text) const
         if (i < suffix.size()) ++suffix[i];
         else suffix.push_back('a');
     }
-    return listed_key(top, read);
+    constexpr size_t kMaxListed = 20'000;
+    const auto rest = listed_rest(top.expr, kMaxListed + 4 * top.frame->seen->extras.size(), [&](const std::string& rest) { return !repeats_key(top, read + rest); });
+    if (!rest) throw LimitExceeded("no new key was found");
+    return *rest;
 }
 
-// The rests of a key in the order of their length, until one is new. Readable ones first among equals.
-std::string Machine::listed_key(const Top& top, const std::string& read) const {
-    constexpr size_t kMaxListed = 20'000;
+// The rests of a lexeme in the order of their length, until one is taken. Readable ones first among equals.
+template <class Takes>
+std::optional<std::string> Machine::listed_rest(ExprId start, size_t most, Takes&& takes) const {
     Exprs& exprs = grammar_.exprs();
     struct Open {
         uint64_t priority;
@@ -193,22 +202,30 @@ std::string Machine::listed_key(const Top& top, const std::string& read) const {
         bool operator>(const Open& other) const { return priority > other.priority; }
     };
     std::priority_queue<Open, std::vector<Open>, std::greater<>> open;
-    const auto push = [&](std::string rest, ExprId expr, uint64_t taste) {
+    const auto push = [&](std::string rest, ExprId expr, uint64_t liking) {
         const uint64_t whole = rest.size() + exprs.shortest_length(expr), depth = std::min<uint64_t>(rest.size(), 0xFFFFFF);
-        open.push({(whole << 28) | ((0xFFFFFF - depth) << 4) | taste, std::move(rest), expr});
+        open.push({(whole << 28) | ((0xFFFFFF - depth) << 4) | liking, std::move(rest), expr});
     };
-    push({}, top.expr, 0);
-    for (size_t tried = 0; !open.empty() && tried < kMaxListed + 4 * top.frame->seen->extras.size(); ++tried) {
+    push({}, start, 0);
+    for (size_t tried = 0; !open.empty() && tried < most; ++tried) {
         const Open at = open.top();
         open.pop();
-        if (exprs.nullable(at.expr) && !repeats_key(top, read + at.rest)) return at.rest;
+        if (exprs.nullable(at.expr) && takes(at.rest)) return at.rest;
         const Expansion* x = exprs.expansion(at.expr);
-        x->first.each([&](uint8_t byte) {
-            const uint64_t taste = byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : byte < 128 ? 2 : 3;
-            push(at.rest + static_cast<char>(byte), x->next(byte), taste);
-        });
+        x->first.each([&](uint8_t byte) { push(at.rest + static_cast<char>(byte), x->next(byte), taste(byte)); });
     }
-    throw LimitExceeded("no new key was found");
+    return std::nullopt;
+}
+
+// Shortest rest of a lexeme that is an item of its own; where its array must hold it but once, of one that is new.
+std::string Machine::shortest_item(const Top& top, const std::string& text) const {
+    constexpr size_t kMaxListed = 500;
+    const std::string path = grammar_.exprs().shortest(top.expr);
+    const std::string read = text.substr(top.frame->start);
+    const auto& items = *top.frame->items;
+    const auto is_new = [&](const std::string& rest) { return !std::binary_search(items.begin(), items.end(), canonical_json(read + rest)); };
+    if (is_new(path)) return path;
+    return listed_rest(top.expr, kMaxListed + 4 * items.size(), is_new).value_or(std::string());
 }
 
 // Along the cheapest lexeme, one after the other; nothing where that meets an excluded text or a value that fails, or
@@ -224,16 +241,20 @@ std::optional<std::string> Machine::greedy_completion(State state, std::string t
             throw LimitExceeded("the shortest completion is longer than " + std::to_string(grammar_.options().max_completion_bytes) + " bytes");
         const Top* best = nullptr;
         uint32_t best_cost = kInfinite;
+        std::string path;
         for (const Top& top : state.tops) {
-            if (grammar_.exprs().nullable(top.expr)) continue;  // it may end here: what follows is among the tops too
-            const size_t key = required_key(top, text).size();
-            const uint32_t total = key ? saturating_add(static_cast<uint32_t>(key), cost_after(*top.frame)) : cost(top);
-            if (!best || total < best_cost) best = &top, best_cost = total;
+            const bool may_end = grammar_.exprs().nullable(top.expr), fresh = must_be_new(top);
+            // One that may end here: what follows is among the tops too, and where nothing does, it must be new.
+            if ((may_end && !fresh) || (best && fresh && cost(top) >= best_cost)) continue;
+            std::string rest = fresh ? shortest_item(top, text) : required_key(top, text);
+            if (fresh && rest.empty()) continue;
+            const uint32_t total = rest.empty() ? cost(top) : saturating_add(static_cast<uint32_t>(rest.size()), cost_after(*top.frame));
+            if (best && total >= best_cost) continue;
+            best = &top, best_cost = total, path = std::move(rest);
         }
         if (!best) return std::nullopt;
-        if (limit == SIZE_MAX && best_cost < kUnknownCost) limit = 4096 + 4 * static_cast<size_t>(best_cost);
-        std::string path = required_key(*best, text);
         if (path.empty()) path = shortest_key(*best, text);
+        if (limit == SIZE_MAX && best_cost < kUnknownCost) limit = 4096 + 4 * static_cast<size_t>(best_cost);
         for (char c : path) {
             if (state.tops.size() > room) return std::nullopt;
             room -= state.tops.size();
@@ -252,11 +273,6 @@ void Machine::Trail::add(const std::string& longer, const State& before) {
     text = longer;
     states.push_back(before);
     if (states.size() > kMaxKept) states.pop_front();
-}
-
-// Readable bytes first among equals: one of each kind is enough to find a new value.
-static uint64_t taste(uint8_t byte) {
-    return byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : byte < 128 ? 2 : 3;
 }
 
 // Where the greedy way fails (values that must differ, verified nodes): leaves it for another byte, as late as that

@@ -195,7 +195,9 @@ private:
     std::optional<std::string> repaired_completion(Trail way, bool onward, const Excludes& excluded, uint64_t& room) const;
     std::optional<std::string> searched_completion(const State& state, const std::string& text, const Excludes& excluded, uint64_t& room) const;
     std::string shortest_key(const Top& top, const std::string& text) const;
-    std::string listed_key(const Top& top, const std::string& read) const;
+    std::string shortest_item(const Top& top, const std::string& text) const;
+    template <class Takes>
+    std::optional<std::string> listed_rest(ExprId start, size_t most, Takes&& takes) const;
     std::string required_key(const Top& top, const std::string& text) const;
     std::string condition_key(const Top& top, const std::string& text) const;
     uint32_t cost_after(const Frame& frame) const;

@@ -155,3 +155,22 @@ UNSATISFIABLE = [
 def test_counts_that_different_items_cannot_reach_are_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(UnsatisfiableSchema):
         compile_json_schema({"type": "array", "uniqueItems": True, **schema})
+
+
+TWO_READINGS = [
+    {"contains": {"type": "array", "uniqueItems": True, "minItems": 2, "maxItems": 3}, "minContains": 2},
+    {"items": {"anyOf": [{"type": "array", "uniqueItems": True, "minItems": 3}, {"type": "array", "minItems": 9}]}},
+    {"items": {"type": "array", "uniqueItems": True, "items": {"type": "number"}, "minItems": 4}, "uniqueItems": True},
+]
+
+
+@pytest.mark.parametrize("schema", TWO_READINGS)
+def test_a_new_item_is_found_where_a_repeated_one_may_be_read_in_another_way(schema: dict[str, Any]) -> None:
+    schema = {"type": "array", "minItems": 2, **schema}
+    compiled = compile_json_schema(schema, SchemaOptions("flexible", "any", "any"))
+    validator = jsonschema.Draft202012Validator(schema)
+    stats = WalkStats()
+    for seed in range(12):
+        walker = Walker(compiled.program, random.Random(seed), stats, may_verify=True)
+        assert walker.walk(seed, lambda answer: validator.is_valid(json.loads(answer)))
+    assert (stats.unclosed, stats.exhausted, stats.stuck) == (0, 0, 0)
