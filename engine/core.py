@@ -4,7 +4,7 @@
     plan    the scheduler picks tokens and blocks
     launch  the backend computes the logits
     fill    one mask row a sampled position of a constrained row; before launch for a backend that takes the masks
-    finish  the one logits pipeline, then the draw
+    finish  the one logits pipeline, then the draw (engine/finish.py)
     commit  constraint, stops, block hashes, events
 
 A failure stays in its row: what a constraint or the pipeline raises ends that sequence with "error"; what the backend
@@ -22,21 +22,22 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ids
 
 import numpy as np
+from numpy.typing import NDArray
 
 from safegen.engine import commit, rng
 from safegen.engine.backend import Backend
 from safegen.engine.block_pool import BlockPool
 from safegen.engine.config import EngineConfig
 from safegen.engine.door import open_door
+from safegen.engine.finish import finish
 from safegen.engine.ledger import Ledger
-from safegen.engine.logits import Floats, LogitsPipeline, RowBuffers
+from safegen.engine.logits import LogitsPipeline, RowBuffers
 from safegen.engine.request import Event, FinishReason, Request, TokensEvent
-from safegen.engine.sampler import draw, token_logprobs
 from safegen.engine.scheduler import Scheduler
 from safegen.engine.sequence import RequestContext, Sequence
 from safegen.engine.stats import EngineStats
-from safegen.engine.step import Sampled, Span, SpanOutcome, StepMasks, StepOutcome, StepPlan, build_batch
-from safegen.errors import EngineError, RequestError, SafegenError
+from safegen.engine.step import Sampled, StepMasks, StepOutcome, StepPlan, build_batch, row_error
+from safegen.errors import EngineError, RequestError
 from safegen.grammars.constraint import BatchFill, MaskRows
 
 
@@ -155,11 +156,7 @@ class EngineCore:
         return self._take_events()
 
     def _compute(self) -> None:
-        plan = self.scheduler.plan(self._num_steps)
-        self._num_steps += 1
-        if not plan.spans:
-            raise EngineError("sequences wait, but the scheduler found nothing to compute: no progress is possible")
-        self._stamp_scheduled(plan)
+        plan = self._plan()
         masks = self._fill(plan) if self._backend.takes_masks else None
         try:
             logits = self._launch(plan, masks)
@@ -178,20 +175,25 @@ class EngineCore:
             try:
                 ending = commit.begin(sequence, self._token_bytes, self._longest_token)
             except Exception as exc:
-                self._end(sequence, "error", error=_row_error(exc, sequence))
+                self._end(sequence, "error", error=row_error(exc, sequence))
                 continue
             if ending is None:
                 self.scheduler.add(sequence)
             else:
                 self._end(sequence, ending.reason, ending=ending)
 
-    def _stamp_scheduled(self, plan: StepPlan) -> None:
+    def _plan(self) -> StepPlan:
+        plan = self.scheduler.plan(self._num_steps)
+        self._num_steps += 1
+        if not plan.spans:
+            raise EngineError("sequences wait, but the scheduler found nothing to compute: no progress is possible")
         now_s = self._clock()
         for span in plan.spans:
             if span.sequence.first_scheduled_s is None:
                 span.sequence.first_scheduled_s = now_s
+        return plan
 
-    def _launch(self, plan: StepPlan, masks: StepMasks | None) -> Floats:
+    def _launch(self, plan: StepPlan, masks: StepMasks | None) -> NDArray[np.float32]:
         for source, destination in plan.copies:
             self._backend.copy_block(source, destination)
         batch = build_batch(plan, self.config.block_size)
@@ -199,7 +201,7 @@ class EngineCore:
         num_rows = len(batch.sampled_rows)
         if logits.ndim != 2 or logits.shape[0] != num_rows or logits.shape[1] < len(self._token_bytes):
             raise EngineError(f"the backend gave logits of shape {logits.shape} for {num_rows} rows")
-        return logits
+        return np.asarray(logits, dtype=np.float32)
 
     def _fill(self, plan: StepPlan) -> StepMasks:
         masks = StepMasks(plan.step_id, self._masks)
@@ -226,9 +228,9 @@ class EngineCore:
         started_s = self._clock()
         try:
             sequence.constraint.fill(sequence.draft, MaskRows(words, self._masks.vocab_size))
-            masks.place[sequence.order] = first_row
+            masks.place[sequence] = first_row
         except Exception as exc:
-            masks.failed[sequence.order] = exc
+            masks.failed[sequence] = exc
         sequence.mask_s += self._clock() - started_s
 
     def _fill_together(self, fill: BatchFill, members: list[tuple[Sequence, int]], masks: StepMasks) -> None:
@@ -242,37 +244,12 @@ class EngineCore:
         for (sequence, first_row), fault in zip(members, faults, strict=True):
             sequence.mask_s += seconds_each
             if fault is None:
-                masks.place[sequence.order] = first_row
+                masks.place[sequence] = first_row
             else:
-                masks.failed[sequence.order] = fault
+                masks.failed[sequence] = fault
 
-    def _finish(self, plan: StepPlan, logits: Floats, masks: StepMasks) -> StepOutcome:
-        outcomes = []
-        next_row = 0
-        for span in plan.spans:
-            rows = logits[next_row : next_row + span.num_sampled, : len(self._token_bytes)]
-            next_row += span.num_sampled
-            try:
-                outcomes.append(SpanOutcome(span, self._sample(span, rows, masks, plan.step_id)))
-            except Exception as exc:
-                outcomes.append(SpanOutcome(span, error=_row_error(exc, span.sequence)))
-        return StepOutcome(plan.step_id, tuple(outcomes))
-
-    def _sample(self, span: Span, rows: Floats, masks: StepMasks, step_id: int) -> tuple[Sampled, ...]:
-        """Draw the token after the last committed one, once for each index that the sequence stands for."""
-        if not span.num_sampled:
-            return ()
-        sequence, context = span.sequence, span.sequence.context
-        row = np.asarray(rows[0], dtype=np.float32)
-        target = context.pipeline.target(row, sequence.history(), masks.row(sequence, 0, step_id))
-        num_top = context.request.params.logprobs
-        sampled = []
-        for index in sequence.stands_for:
-            place, attempt = sequence.num_output_tokens, sequence.num_retracts
-            token_id = draw(target.law, rng.uniform(context.seed, index, place, attempt))
-            logprobs = None if num_top is None else token_logprobs(row, target, token_id, num_top)
-            sampled.append(Sampled(index, token_id, logprobs))
-        return tuple(sampled)
+    def _finish(self, plan: StepPlan, logits: NDArray[np.float32], masks: StepMasks) -> StepOutcome:
+        return finish(plan, logits, masks)
 
     # --- commit ---------------------------------------------------------------------------------------------------
 
@@ -296,11 +273,11 @@ class EngineCore:
             return [sequence]
         forks: list[Sequence] = []
         try:
-            forks.extend(self.scheduler.fork(sequence, token.index) for token in tokens[1:])
+            forks.extend(self.scheduler.fork(sequence, token.sequence_index) for token in tokens[1:])
         except Exception as exc:
             for fork in forks:
                 self.scheduler.discard(fork)
-            self._end(sequence, "error", error=_row_error(exc, sequence))
+            self._end(sequence, "error", error=row_error(exc, sequence))
             return []
         sequence.stands_for = (sequence.index,)
         for fork in forks:
@@ -311,7 +288,7 @@ class EngineCore:
         try:
             accepted = commit.accept(sequence, token.token_id, token.logprobs, self._token_bytes)
         except Exception as exc:
-            self._end(sequence, "error", error=_row_error(exc, sequence))
+            self._end(sequence, "error", error=row_error(exc, sequence))
             return
         if sequence.first_token_s is None and sequence.num_output_tokens:
             sequence.first_token_s = self._clock()
@@ -341,7 +318,7 @@ class EngineCore:
         """The forward of a plan failed: what it was to compute is in nobody's cache."""
         self._drop_cancelled()
         for span in plan.spans:
-            self._end(span.sequence, "error", error=_row_error(exc, span.sequence))
+            self._end(span.sequence, "error", error=row_error(exc, span.sequence))
 
     def _end(
         self,
@@ -354,12 +331,3 @@ class EngineCore:
         self.scheduler.discard(sequence)
         self._emit(sequence, sequence.num_output_tokens)
         self._events += self._ledger.close(sequence, reason, ending=ending, error=error)
-
-
-def _row_error(exc: Exception, sequence: Sequence) -> Exception:
-    """What a FinishedEvent carries: our own errors as they are, others as the cause of an EngineError."""
-    if isinstance(exc, SafegenError):
-        return exc
-    error = EngineError(f"sequence {sequence.index} of request {sequence.request.request_id!r} failed: {exc!r}")
-    error.__cause__ = exc
-    return error

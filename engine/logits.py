@@ -10,6 +10,9 @@ would leave no legal token, the constraint wins. It fails closed: an empty mask 
 whose every legal token has been biased away. Where one id is legal, its score is not looked at: a backend that takes
 masks did not compute it. Ties are broken by the lowest id, everywhere.
 
+This is the law, written to be read. Rows that need no bias, penalties, min-tokens or log-probabilities are drawn by its
+native twin (`plain_settings`, kernels/sampling.py), which tests hold to it.
+
 Each row is worked on alone, in float32 for scores and float64 for probabilities, so a result does not depend on the
 rows beside it. A greedy row that nothing touches costs one argmax; with a mask, one argmax and one bit where the
 model's favourite is legal. Repetition penalty counts prompt and output, the other two output alone (as in vLLM and
@@ -29,6 +32,7 @@ from numpy.typing import NDArray
 from safegen.engine.request import SamplingParams
 from safegen.errors import EngineError
 from safegen.grammars.constraint import WORD_BITS
+from safegen.kernels.sampling import SampleSettings
 
 _TINY = float(np.finfo(np.float64).tiny)
 Floats = NDArray[np.floating[Any]]
@@ -115,6 +119,14 @@ class LogitsPipeline:
         counted = {token for token in prompt_ids if token < vocab_size} if self._repeats else ()
         self._prompt_ids = np.array(sorted(counted), dtype=np.int64)
         self._fast = not (self.needs_counts or bias or params.temperature or params.logprobs is not None)
+        self._settings: SampleSettings | None = None
+        if not (self.needs_counts or bias or params.logprobs is not None):
+            self._settings = SampleSettings(params.temperature, params.top_k, params.top_p, params.min_p)
+
+    def plain_settings(self, num_output_tokens: int) -> SampleSettings | None:
+        """Of a row that nothing but its mask and the sampling parameters decide about: it may be drawn natively, by
+        the same law, without `target`. None for the others."""
+        return self._settings if num_output_tokens >= self._params.min_tokens else None
 
     def target(self, row: NDArray[np.float32], history: History, mask: NDArray[np.int32] | None) -> Target:
         """row: [vocab] float32 logits, not changed. mask: packed words of the constraint's row, None if unconstrained.
@@ -168,7 +180,7 @@ class LogitsPipeline:
             bits = np.unpackbits(mask.view(np.uint8), bitorder="little", count=self._buffers.vocab_size)
             ids = np.flatnonzero(bits)
         if not ids.size:
-            raise EmptyMask("the constraint allows no token here: its mask is empty")
+            raise empty_mask()
         if history.num_output_tokens < self._params.min_tokens and self._stop_ids.size:
             without = ids[~np.isin(ids, self._stop_ids)]
             ids = without if without.size else ids
@@ -199,11 +211,20 @@ class LogitsPipeline:
 
 def _highest_score(scores: NDArray[np.float32]) -> np.float32:
     best: np.float32 = scores.max()
-    if best == -np.inf:
-        raise EmptyMask("every legal token has logit -inf: logit_bias or the model forbids all of them")
     if not np.isfinite(best):
-        raise NonFiniteLogits(f"the model's logits hold {best}; the weights or the kernels are broken")
+        raise unusable(float(best))
     return best
+
+
+def empty_mask() -> EmptyMask:
+    return EmptyMask("the constraint allows no token here: its mask is empty")
+
+
+def unusable(best: float) -> EngineError:
+    """What is raised for a row whose highest legal score, `best`, is no finite number."""
+    if best == -math.inf:
+        return EmptyMask("every legal token has logit -inf: logit_bias or the model forbids all of them")
+    return NonFiniteLogits(f"the model's logits hold {best}; the weights or the kernels are broken")
 
 
 def _highest(values: Floats, count: int) -> NDArray[np.int64]:

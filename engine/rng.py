@@ -4,13 +4,14 @@ So a draw does not depend on what else is in the batch, on the order of rows, on
 rule 5): nothing is stored and nothing is advanced. The attempt is how often the sequence has been retracted: what is
 drawn again at a position gets a number of its own, and without retracts there is attempt 0 alone. The function is
 Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), which passes BigCrush; numpy's
-own Philox is the oracle in the tests. Written in plain integers because one draw a token is needed, and building a
-numpy bit generator costs more than the draw.
+own Philox is the oracle in the tests. `uniform` is computed natively, once a token; `philox4x64` is its readable twin.
 """
 
 from __future__ import annotations
 
 import os
+
+from safegen.kernels.sampling import philox_uniform
 
 _MASK = 2**64 - 1
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
@@ -39,13 +40,12 @@ def philox4x64(counter: Words, key: tuple[int, int]) -> Words:
 
 
 def uniform(seed: int, index: int, position: int, attempt: int = 0) -> float:
-    """A float64 in [0, 1) with 53 random bits.
+    """A float64 in [0, 1): the upper 53 bits of the first word of philox4x64((position, index, attempt, 0), (seed, 0)).
 
     seed: any integer, taken modulo 2^64. index: which of the request's n sequences. position: output position of the
     token. attempt: how often the sequence has been retracted before.
     """
-    word = philox4x64((position, index, attempt, 0), (seed & _MASK, 0))[0]
-    return float((word >> 11) * 2.0**-53)
+    return philox_uniform(seed & _MASK, index, position, attempt)
 
 
 def fresh_seed() -> int:

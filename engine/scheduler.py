@@ -18,6 +18,7 @@ written in place, so that a retract never costs a sequence that runs alone a blo
 
 from __future__ import annotations
 
+from array import array
 from bisect import insort
 from collections.abc import Iterator
 from operator import attrgetter
@@ -106,7 +107,7 @@ class Scheduler:
             num_tokens = min(pending, budget - num_after)
             if not self._make_room(sequence, num_tokens, copies):
                 break
-            spans.append(Span(sequence, sequence.num_computed_tokens, num_tokens))
+            spans.append(Span.of(sequence, sequence.num_computed_tokens, num_tokens))
             budget -= num_tokens
             place += 1
         num_preempted = self.num_preemptions - preempted_before
@@ -149,7 +150,7 @@ class Scheduler:
                 return
             self.waiting.pop(0)
             pool.acquire(hits)
-            sequence.block_table = hits + pool.allocate(num_new)
+            sequence.block_table = array("i", hits + pool.allocate(num_new))
             num_hit_tokens = len(hits) * pool.block_size
             sequence.num_computed_tokens = num_hit_tokens
             if sequence.num_cached_tokens is None:
@@ -157,7 +158,7 @@ class Scheduler:
             self.num_prefix_hit_tokens += num_hit_tokens
             insort(self.running, sequence, key=_BY_ORDER)
             num_tokens = min(sequence.num_tokens_with_draft - num_hit_tokens, budget)
-            spans.append(Span(sequence, num_hit_tokens, num_tokens))
+            spans.append(Span.of(sequence, num_hit_tokens, num_tokens))
             budget -= num_tokens
 
     def _find_prefix(self, sequence: Sequence) -> list[int]:
@@ -178,5 +179,5 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.block_table)
-        sequence.block_table = []
+        sequence.block_table = array("i")
         sequence.num_computed_tokens = 0

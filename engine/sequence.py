@@ -10,6 +10,7 @@ to the caller once, when no retract can reach it any more; log-probabilities wai
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -73,7 +74,7 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_ids)
         self.draft: tuple[int, ...] = ()
         self.num_computed_tokens = 0
-        self.block_table: list[int] = []
+        self.block_table = array("i")  # int32: a step copies it into its own table
         self._block_hashes: list[bytes] = []
         self._output_counts: Counter[int] = Counter()
         self._held_logprobs: list[TokenLogprobs] = []
@@ -187,7 +188,7 @@ class Sequence:
             raise ValueError(f"sequence {self.index} of {self.request.request_id!r} has output already; it cannot fork")
         twin = Sequence(self.context, index, (index,))
         twin.num_computed_tokens = self.num_computed_tokens
-        twin.block_table = list(self.block_table)
+        twin.block_table = self.block_table[:]
         twin._block_hashes = list(self._block_hashes)
         twin.constraint = None if self.constraint is None else self.constraint.fork()
         twin.closing = self.closing

@@ -284,3 +284,19 @@ def cpu_isas() -> list[str]: ...
 def cpu_set_isa(name: str) -> None: ...
 def cpu_threads() -> int: ...
 def cpu_set_threads(threads: int) -> None: ...
+
+# --- sampling -------------------------------------------------------------------------------------------------------
+# safegen.kernels.sampling is the face for everybody else.
+
+def cpu_sample(
+    logits: NDArray[np.float32],
+    vocab_size: int,
+    words: NDArray[np.int32] | None,
+    draws: Sequence[tuple[tuple[float, int, float, float], int, int | None, float]],
+) -> tuple[list[int], list[tuple[int, int, float]]]:
+    """logits: [rows, >= vocab_size]. words: [mask rows, ceil(vocab_size / 32)]. draws, a list: ((temperature, top_k,
+    top_p, min_p), row, mask row, uniform). Returns an id a draw, and (place, fault, score) of the draws that failed,
+    whose id means nothing; fault: 1 the mask is empty, 2 every legal logit is -inf, 3 NaN or infinite."""
+
+def cpu_uniform(seed: int, index: int, position: int, attempt: int) -> float:
+    """The number in [0, 1) of these unsigned 64-bit words."""

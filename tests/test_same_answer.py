@@ -15,7 +15,7 @@ from safegen.llm import LLM
 from safegen.types import Choice, JsonSchema, Regex
 
 Rows = dict[tuple[tuple[int, ...], int], bytes]
-TOKEN_BYTES = 46_080  # of the default model's cache
+TOKEN_BYTES = 23_040  # of the default model's cache, in float16
 
 
 class Person(BaseModel):
@@ -35,16 +35,17 @@ ROWS: list[Any] = [(f"Number {place}: Maria Lopez, 34, Lisbon", KINDS[place % 8]
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Rows:
     """Digests of the logits of every sampled row, by prompt and output position."""
     rows: Rows = {}
-    sample = EngineCore._sample
+    finish = EngineCore._finish
 
-    def sample_and_record(core: EngineCore, span: Any, logits: Any, masks: Any, step_id: int) -> Any:
-        if span.num_sampled:
-            key = (span.sequence.request.prompt_ids, span.sequence.num_output_tokens)
-            digest = hashlib.blake2b(logits[0].tobytes()).digest()
+    def record_and_finish(core: EngineCore, plan: Any, logits: Any, masks: Any) -> Any:
+        sampled = [span.sequence for span in plan.spans for _ in range(span.num_sampled)]
+        for sequence, row in zip(sampled, logits, strict=True):
+            key = (sequence.request.prompt_ids, sequence.num_output_tokens)
+            digest = hashlib.blake2b(row.tobytes()).digest()
             assert rows.setdefault(key, digest) == digest, f"logits differ at output token {key[1]}"
-        return sample(core, span, logits, masks, step_id)
+        return finish(core, plan, logits, masks)
 
-    monkeypatch.setattr(EngineCore, "_sample", sample_and_record)
+    monkeypatch.setattr(EngineCore, "_finish", record_and_finish)
     return rows
 
 

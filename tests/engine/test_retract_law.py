@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from safegen.engine import core as core_module
-from safegen.engine.logits import Law
+from safegen.engine import finish as finish_module
+from safegen.engine.logits import Law, LogitsPipeline
 from safegen.engine.request import Request, SamplingParams
 from tests.support.engine_driver import STOP, drive, make_core
 from tests.support.fake_backend import FAKE_VOCAB, prefix_logits
@@ -32,6 +32,7 @@ def enumerate_engine(language: Texts, monkeypatch: pytest.MonkeyPatch, **setting
     found: Counter[Ids] = Counter()
     scripts: list[list[int]] = [[]]
     num_runs = 0
+    monkeypatch.setattr(LogitsPipeline, "plain_settings", lambda self, num_output_tokens: None)  # laws, not tokens
     while scripts:
         script, drawn = scripts.pop(), list[float]()
 
@@ -43,7 +44,7 @@ def enumerate_engine(language: Texts, monkeypatch: pytest.MonkeyPatch, **setting
             drawn.append(float(law.probs[script[place]]))
             return int(law.ids[script[place]])
 
-        monkeypatch.setattr(core_module, "draw", scripted)
+        monkeypatch.setattr(finish_module, "draw", scripted)
         constraint = VerifiedConstraint(language, TOKENS, frozenset({STOP}))
         params = SamplingParams(max_tokens=40, temperature=1.0, seed=1)
         asked = Request("a", tuple(PROMPT), params, frozenset({STOP}), constraint)

@@ -85,6 +85,7 @@ rows = st.integers(0, 2**32).map(
     lambda seed: (np.random.default_rng(seed).standard_normal(VOCAB) * 3).astype(np.float32)
 )
 tokens = st.integers(0, VOCAB - 1)
+unsigned_words = st.integers(0, 2**64 - 1)
 
 
 @settings(max_examples=150, deadline=None)
@@ -272,6 +273,12 @@ def test_uniforms_differ_by_every_coordinate_and_repeat_exactly() -> None:
     others = {uniform(2, 2, 3, 4), uniform(1, 3, 3, 4), uniform(1, 2, 4, 4), uniform(1, 2, 3, 5)}
     assert len(others) == 4 and base not in others
     assert uniform(-1, 0, 0) == uniform(2**64 - 1, 0, 0)
+
+
+@given(unsigned_words, unsigned_words, unsigned_words, unsigned_words)
+def test_uniform_is_the_upper_bits_of_philox(seed: int, index: int, position: int, attempt: int) -> None:
+    word = philox4x64((position, index, attempt, 0), (seed, 0))[0]
+    assert uniform(seed, index, position, attempt) == (word >> 11) * 2.0**-53
 
 
 def test_uniforms_are_uniform() -> None:
