@@ -96,7 +96,12 @@ async def measure(arguments: argparse.Namespace) -> tuple[dict[str, float], list
             rates = arguments.rates or [rows[-1]["figures"]["capacity_per_s"] * load for load in LOADS]
             for name, rate in zip(load_names(arguments.rates), rates):
                 print(f"round {number + 1}: {name}, {rate:.2f} requests a second", flush=True)
-                served = await replay(llm, workload, [Arrival(arrival.at_s / rate, arrival.place) for arrival in trace])
+                served = await replay(
+                    llm,
+                    workload,
+                    [Arrival(arrival.at_s / rate, arrival.place) for arrival in trace],
+                    f"{number} {name}",
+                )
                 figures = {"rate_per_s": rate, **trace_figures(served, slo)}
                 rows.append({"round": number, "load": name, "figures": figures})
     return median_figures(rows), rows
