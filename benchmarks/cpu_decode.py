@@ -40,11 +40,13 @@ import numpy as np
 from benchmarks.common import data_folder, environment, write_report
 from benchmarks.common.bandwidth import last_level_cache_bytes, read_bandwidth
 from benchmarks.common.cpu_rounds import (
+    TARGETS,
     EngineRounds,
     bandwidth_fraction,
     measure_names,
     ratio_figures,
     speed_figures,
+    wanted,
 )
 from benchmarks.common.cpu_workload import DATA_FILE, DATA_LABEL, Workload, build
 from benchmarks.common.divergence import mean_kl, perplexity
@@ -146,24 +148,43 @@ def weight_bytes(model: Path) -> int:
 
 
 def measure_quality(run: Run) -> dict[str, float]:
-    """Mean KL against the fp32 reference, and perplexity, for each engine and for the reference itself."""
+    """Mean KL against the fp32 reference, and perplexity, for each engine, for the formats that safegen has besides,
+    and for the reference itself."""
     reference_file, other_file = run.folder / "reference.npy", run.folder / "other.npy"
     oracle = EngineProcess("safegen", "safegen", sys.executable, str(run.model), run.folder)
     print("quality: reference", flush=True)
     oracle.run("quality", setting="reference", logits=str(reference_file))
     reference = np.load(reference_file)
     figures = {"perplexity.reference": perplexity(reference, run.workload.windows)}
-    jobs = {name: (process, run.rounds[name].best_setting("decode.b16")) for name, process in run.engines.items()}
-    if "llamacpp_q4_0" in run.engines and "safegen" in run.engines:
-        q4_0 = replace(run.engines["safegen"], model=run.engines["llamacpp_q4_0"].model)
-        jobs["safegen_q4_0"] = (q4_0, "cpu")
-    for name, (process, setting) in jobs.items():
+    for name, process, setting in quality_jobs(run, oracle):
         print(f"quality: {name}", flush=True)
-        process.run("quality", setting=setting, logits=str(other_file))
+        try:
+            process.run("quality", setting=setting, logits=str(other_file))
+        except TaskFailed as error:
+            run.missing[f"quality of {name}"] = str(error).splitlines()[-1]
+            continue
         logits = np.load(other_file)
         figures[f"kl.{name}"], figures[f"same_choice.{name}"] = mean_kl(reference, logits)
         figures[f"perplexity.{name}"] = perplexity(logits, run.workload.windows)
     return figures
+
+
+def quality_jobs(run: Run, oracle: EngineProcess) -> list[tuple[str, EngineProcess, str]]:
+    """(name, process, setting). The formats are those of safegen alone: other caches on the same file, llama.cpp's
+    Q4_0 file, and quantization on load of the dequantized weights, as far as the peers' files are there."""
+    jobs = [
+        (name, process, run.rounds[name].best_setting("decode.b16") or run.rounds[name].settings[0])
+        for name, process in run.engines.items()
+    ]
+    if "safegen" not in run.engines:
+        return jobs
+    jobs += [(f"safegen_kv_{dtype}", oracle, f"cpu,kv_cache_dtype={dtype}") for dtype in ("float32", "int8")]
+    if "llamacpp_q4_0" in run.engines:
+        jobs.append(("safegen_q4_0", replace(oracle, model=run.engines["llamacpp_q4_0"].model), "cpu"))
+    if "transformers" in run.engines:
+        dense = replace(oracle, model=run.engines["transformers"].model)
+        jobs += [(f"safegen_{bits}", dense, f"cpu,quantization={bits}") for bits in ("int8", "int4")]
+    return jobs
 
 
 def collect_figures(run: Run, measures: Sequence[str]) -> None:
@@ -208,12 +229,15 @@ def print_table(run: Run, measures: Sequence[str]) -> None:
     for row in (*measures, "rss_mb", "load_s", "kl", "same_choice", "perplexity"):
         cells = (figures.get(f"{row}.{name}") for name in names)
         print(f"{row:22}" + "".join(f"{'-' if cell is None else f'{cell:.4g}':>15}" for cell in cells))
+    print(f"\n{'':42}{'':>10}{'wanted':>12}")
     for name, value in figures.items():
-        if name.split(".")[0] in ("ratio", "bandwidth_gb_per_s", "bandwidth_fraction", "outside_forward_pct"):
-            print(f"{name:42}{value:10.3f}")
-    for name in ("perplexity.reference", "perplexity.safegen_q4_0", "kl.safegen_q4_0"):
-        if name in figures:
-            print(f"{name:42}{figures[name]:10.4f}")
+        if name in TARGETS or name.split(".")[0] in ("ratio", "bandwidth_gb_per_s", "outside_forward_pct"):
+            print(f"{name:42}{value:10.3f}{wanted(name, value):>12}")
+    others = [name.removeprefix("perplexity.") for name in figures if name.startswith("perplexity.")]
+    for name in (name for name in others if name not in names):
+        divergence = figures.get(f"kl.{name}")
+        shown = "" if divergence is None else f", kl {divergence:.5f}"
+        print(f"{name:42}perplexity {figures[f'perplexity.{name}']:.3f}{shown}")
     for name, hint in run.missing.items():
         print(f"missing: {name}: {hint}")
 

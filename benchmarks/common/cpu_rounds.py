@@ -14,6 +14,24 @@ from benchmarks.common.cpu_workload import BATCH_SIZES, JSON_BATCH_SIZES
 
 Values = dict[str, dict[str, list[float]]]  # measure -> setting -> values
 PEER_RATIOS = ("decode.b1", "decode.b16", "prefill512", "json.b1", "json.b16")
+# What we hold ourselves to, by figure: at least, or where less is better (kl, rss_mb) at most.
+TARGETS = {
+    "ratio.decode.b1.llamacpp_q4_1": 1.8,
+    "ratio.decode.b16.llamacpp_q4_1": 4.0,
+    "ratio.prefill512.llamacpp_q4_1": 6.0,
+    "ratio.decode.b1.llamacpp_q4_0": 1.6,
+    "ratio.decode.b16.llamacpp_q4_0": 2.2,
+    "ratio.prefill512.llamacpp_q4_0": 2.0,
+    "ratio.json.b1.llamacpp_q4_1": 2.0,
+    "ratio.json.b16.llamacpp_q4_1": 8.0,
+    "ratio.json.b16.llamacpp_q4_0": 4.0,
+    "ratio.json.b1.transformers": 10.0,
+    "ratio.json.b16.transformers": 10.0,
+    "ratio.json_over_decode.b16": 1.0,
+    "ratio.kl.llamacpp_q4_1": 1.1,
+    "bandwidth_fraction.b1": 0.75,
+    "rss_mb.safegen": 300.0,
+}
 
 
 def measure_names(*, quick: bool) -> list[str]:
@@ -98,3 +116,13 @@ def ratio_figures(figures: Mapping[str, float], peers: Iterable[str]) -> dict[st
 def bandwidth_fraction(weight_bytes: int, steps_per_s: float, bytes_per_s: float) -> float:
     """Share of the read bandwidth that one sequence's decoding takes: each step reads every packed weight once."""
     return weight_bytes * steps_per_s / bytes_per_s
+
+
+def wanted(name: str, value: float) -> str:
+    """The target of a figure, and whether it is met; nothing where there is none."""
+    target = TARGETS.get(name)
+    if target is None:
+        return ""
+    at_most = name.startswith(("ratio.kl.", "rss_mb."))
+    met = value <= target if at_most else value >= target
+    return f"{'<=' if at_most else '>='} {target:g} {'ok' if met else 'MISSED'}"

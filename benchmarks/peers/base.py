@@ -58,8 +58,8 @@ class CpuEngine(Protocol):
         cannot take a request in while others run."""
         ...
 
-    def logits(self) -> Iterator[NDArray[np.float32]]:
-        """[tokens, vocabulary] of each quality window."""
+    def logits(self, setting: str) -> Iterator[NDArray[np.float32]]:
+        """[tokens, vocabulary] of each quality window; loads by itself."""
         ...
 
     def close(self) -> None: ...

@@ -166,10 +166,12 @@ class LlamaCppEngine:
         context.compute([*tokens, *ids], [*lengths, *range(len(ids))], rows, wanted).argmax(axis=1)
         return half_step_s + time.perf_counter() - start
 
-    def logits(self) -> Iterator[NDArray[np.float32]]:
+    def logits(self, setting: str) -> Iterator[NDArray[np.float32]]:
+        self.load(setting, None)
         for window in self._workload.windows:
             context, count = self._made(1, 1024), len(window)
             yield context.compute(window, range(count), [0] * count, range(count)).copy()
+        self.close()
 
 
 def prepare(source: str, destination: str) -> None:

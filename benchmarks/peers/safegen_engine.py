@@ -1,6 +1,6 @@
 """safegen through its public API, so that scheduling, sampling, detokenizing, events and validation are in its figures.
 
-Only the logits of the quality figures come from below it: the backend's forward, which the API has no call for.
+Only the logits of the quality figures come from below it: from the backend, since the API has no call for them.
 Prefix caching is off, since the same prompts come again in every repeat. The time inside the backend's forward is
 noted too, by wrapping it: the rest of a run is what the engine itself costs.
 """
@@ -48,7 +48,7 @@ class ForwardClock:
 
 
 class SafegenEngine:
-    """setting: the kernels, "cpu" or (for the oracle) "reference"."""
+    """setting: the kernels."""
 
     def __init__(self, model: str, workload: Workload) -> None:
         self._model, self._workload = model, workload
@@ -158,13 +158,20 @@ class SafegenEngine:
     def _backend(self) -> Any:
         return self._llm._runtime._engine._loop.core._backend
 
-    def logits(self) -> Iterator[NDArray[np.float32]]:
+    def logits(self, setting: str) -> Iterator[NDArray[np.float32]]:
+        """setting: the kernels, and options of the runner, such as "cpu,kv_cache_dtype=int8"."""
+        from safegen.engine.runner import ModelRunner
+
+        kernels, *options = setting.split(",")
+        named: dict[str, Any] = dict(option.split("=") for option in options)
+        runner = ModelRunner.load(self._model, kernels, **named)
+        runner.allocate(-(-max(map(len, self._workload.windows)) // _BLOCK_SIZE), _BLOCK_SIZE)
         for window in self._workload.windows:
-            yield np.array(self._backend.forward(whole_prompt(window), None))
+            yield np.array(runner.forward(whole_prompt(window), None))
 
 
 def whole_prompt(ids: Sequence[int]) -> Any:
-    """A step of an idle engine that computes a whole sequence, from block 0 on, and wants all of its logits."""
+    """A step that computes a whole sequence, in the first blocks of the pool, and wants all of its logits."""
     from safegen.engine.backend import ForwardBatch
 
     count = len(ids)

@@ -129,9 +129,10 @@ class TransformersEngine:
     def ttft(self) -> None:
         return None
 
-    def logits(self) -> Iterator[NDArray[np.float32]]:
+    def logits(self, setting: str) -> Iterator[NDArray[np.float32]]:
         import torch
 
+        self.load(setting, None)
         for window in self._workload.windows:
             with torch.inference_mode():
                 yield self._model(torch.tensor([window])).logits[0].float().numpy()

@@ -76,7 +76,10 @@ def test_every_figure_has_the_name_that_is_asked_for(monkeypatch: pytest.MonkeyP
     assert figures["bandwidth_fraction.b1"] == pytest.approx(0.9)  # 100 MB x 180 / 20 GB/s
     assert figures["ratio.decode.b16.llamacpp_q4_1"] == 2.0 and figures["ratio.kl.llamacpp_q4_1"] == 1.0
     assert "ttft_ms.safegen" in figures and "ttft_ms.transformers" not in figures
-    assert report["environment"]["missing"] == {}
+    assert {name.removeprefix("kl.") for name in figures if name.startswith("kl.")} == {
+        *SPEED, "safegen_kv_float32", "safegen_kv_int8", "safegen_q4_0", "safegen_int8", "safegen_int4",
+    }  # fmt: skip
+    assert figures["perplexity.reference"] > 1 and report["environment"]["missing"] == {}
 
 
 def test_order_alternates_and_only_the_best_setting_is_measured_again(

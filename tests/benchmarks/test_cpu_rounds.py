@@ -14,6 +14,7 @@ from benchmarks.common.cpu_rounds import (
     measure_names,
     ratio_figures,
     speed_figures,
+    wanted,
 )
 from benchmarks.common.cpu_workload import Prompt, Workload, decode_texts, exact_prompt, json_texts
 from benchmarks.common.divergence import mean_kl, perplexity
@@ -58,6 +59,14 @@ def test_ratios_are_ours_over_theirs_and_left_out_where_one_is_missing() -> None
         "ratio.kl.llamacpp_q4_1": 0.5,
         "ratio.json_over_decode.b16": 1.1,
     }
+
+
+def test_a_target_says_what_is_wanted_and_whether_it_is_met() -> None:
+    assert wanted("ratio.decode.b1.llamacpp_q4_1", 1.8) == ">= 1.8 ok"
+    assert wanted("ratio.decode.b1.llamacpp_q4_1", 1.79) == ">= 1.8 MISSED"
+    assert wanted("ratio.kl.llamacpp_q4_1", 1.2) == "<= 1.1 MISSED"
+    assert wanted("rss_mb.safegen", 280.0) == "<= 300 ok"
+    assert wanted("ratio.decode.b1.transformers", 1.0) == ""
 
 
 def test_the_bandwidth_fraction_counts_every_weight_once_a_step() -> None:
