@@ -207,6 +207,11 @@ class GgufFile:
         tensor = self.tensors[name]
         return np.frombuffer(self._buffer, np.uint8, tensor.num_bytes, tensor.offset)
 
+    def drop_pages(self) -> None:
+        """Give back the memory of what has been read so far; what is read again comes from the file again."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._buffer.madvise(mmap.MADV_DONTNEED)
+
 
 def is_gguf(path: Path) -> bool:
     """Whether the file starts with the GGUF magic. Raises OSError as `open` does."""

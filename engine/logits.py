@@ -121,7 +121,9 @@ class LogitsPipeline:
         self._fast = not (self.needs_counts or bias or params.temperature or params.logprobs is not None)
         self._settings: SampleSettings | None = None
         if not (self.needs_counts or bias or params.logprobs is not None):
-            self._settings = SampleSettings(params.temperature, params.top_k, params.top_p, params.min_p)
+            self._settings = SampleSettings(
+                params.temperature, min(params.top_k, vocab_size), params.top_p, params.min_p
+            )
 
     def plain_settings(self, num_output_tokens: int) -> SampleSettings | None:
         """Of a row that nothing but its mask and the sampling parameters decide about: it may be drawn natively, by

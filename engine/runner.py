@@ -14,8 +14,9 @@ from safegen.engine.backend import ForwardBatch, RowMasks
 from safegen.engine.config import KvCacheDtype
 from safegen.engine.models.base import Model
 from safegen.engine.models.loader import load_model
+from safegen.engine.models.native import fused
 from safegen.errors import EngineError
-from safegen.kernels.api import AttentionPlan, KvLayer, Ops
+from safegen.kernels.api import AttentionPlan, KvLayer, Ops, Quantization
 from safegen.kernels.api import ops as named_ops
 
 # A forked child has none of the threads that torch believes in, and would wait for them forever.
@@ -38,10 +39,19 @@ class ModelRunner:
         self._cache: list[KvLayer] = []
 
     @classmethod
-    def load(cls, path: str | Path, kernels: str, kv_cache_dtype: KvCacheDtype = "auto") -> ModelRunner:
-        """A model file or folder on the kernels of that name ("cpu" or "reference"). Raises ModelLoadError."""
-        ops = named_ops(kernels)
-        return cls(load_model(path, ops), ops, kv_cache_dtype)
+    def load(
+        cls,
+        path: str | Path,
+        kernels: str,
+        kv_cache_dtype: KvCacheDtype = "auto",
+        quantization: Quantization | None = None,
+    ) -> ModelRunner:
+        """A model file or folder on the kernels of that name ("cpu" or "reference").
+
+        quantization: of float weights, on load. Raises ModelLoadError, and ValueError for kernels that lack it.
+        """
+        ops = named_ops(kernels, quantization)
+        return cls(fused(load_model(path, ops)), ops, kv_cache_dtype)
 
     def bytes_per_block(self, block_size: int) -> int:
         return block_size * kv_cache.bytes_per_token(self._model.config, self._kv_dtype)
@@ -63,7 +73,8 @@ class ModelRunner:
             block_size=batch.block_size,
         )
         sampled_rows = torch.from_numpy(batch.sampled_rows)
-        logits = self._model.forward(torch.from_numpy(batch.ids), plan, self._cache, sampled_rows)
+        wanted = None if masks is None else (torch.from_numpy(masks.words), torch.from_numpy(masks.restricted))
+        logits = self._model.forward(torch.from_numpy(batch.ids), plan, self._cache, sampled_rows, wanted)
         if logits.dtype != torch.float32:
             raise EngineError(f"the model gave {logits.dtype} logits with kernels {self._ops.name!r}; float32 is due")
         array: NDArray[np.float32] = logits.numpy()

@@ -9,7 +9,7 @@ from safegen import LLM, Think
 
 class Verdict(BaseModel):
     answer: Literal["yes", "no", "unclear"]
-    confidence: float = Field(ge=0, le=1)
+    confidence: int = Field(ge=0, le=100)
 
 
 def main() -> None:

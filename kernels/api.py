@@ -10,9 +10,11 @@ Shapes: tokens of all sequences of a step lie packed one after the other ("ragge
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
+
+Quantization = Literal["int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,11 @@ class KvLayer:
 class Ops(Protocol):
     name: str
 
-    def prepare(self, weight: Weight) -> Weight:
-        """Pack a weight once, at load time, for `linear` and `embedding`; may return it unchanged."""
+    def prepare(self, weight: Weight, *, vocabulary: bool = False) -> Weight:
+        """Pack a weight once, at load time, for `linear` and `embedding`; may return it unchanged.
+
+        vocabulary: it is an embedding or a head, which a coarse on-load quantization would cost more.
+        """
         ...
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
@@ -118,13 +123,22 @@ class Ops(Protocol):
         """silu(gate) * up, [tokens, intermediate]."""
         ...
 
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        """cap * tanh(x / cap), [rows, width]; cap is positive."""
+        ...
+
     def gelu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
         """gelu_tanh(gate) * up, [tokens, intermediate]."""
         ...
 
 
-def ops(name: str) -> Ops:
-    """The backend of that name: "reference" or "cpu"; ("triton" comes with the GPU work)."""
+def ops(name: str, quantization: Quantization | None = None) -> Ops:
+    """The backend of that name: "reference" or "cpu"; ("triton" comes with the GPU work).
+
+    quantization: what `prepare` makes of float weights ("cpu" alone). Raises ValueError.
+    """
+    if name == "reference" and quantization is not None:
+        raise ValueError(f"quantization={quantization!r} needs the kernels 'cpu'; 'reference' computes in fp32")
     if name == "reference":
         from safegen.kernels.reference import ReferenceOps
 
@@ -132,8 +146,8 @@ def ops(name: str) -> Ops:
     if name == "cpu":
         from safegen.kernels.cpu import CpuOps
 
-        return CpuOps()
+        return CpuOps(quantization)
     raise ValueError(f"no kernels named {name!r}; choose 'reference' or 'cpu'")
 
 
-__all__ = ["AttentionPlan", "KvLayer", "Ops", "Weight", "ops"]
+__all__ = ["AttentionPlan", "KvLayer", "Ops", "Quantization", "Weight", "ops"]

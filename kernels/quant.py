@@ -47,6 +47,16 @@ def dequantize(kind: str, rows: Tensor) -> Tensor:
     return block.unpack(blocks).reshape(*rows.shape[:-1], rows.shape[-1] // block.block_bytes * block.elements)
 
 
+def round_trip_activations(x: Tensor, group: int = 32) -> Tensor:
+    """x: [rows, in] -> the values that int8 activations stand for: each group of a row by itself, symmetric, to nearest
+    even. The twin of what the native kernels multiply packed weights with; the last group may be shorter."""
+    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % group)).reshape(len(x), -1, group)
+    largest = padded.abs().amax(-1, keepdim=True)
+    usable = largest >= 1e-34
+    digits = torch.where(usable, padded * (127.0 / largest.clamp_min(1e-34)), torch.zeros_like(padded)).round()
+    return (digits * (largest / 127.0) * usable).reshape(len(x), -1)[:, : x.shape[-1]]
+
+
 def _half(blocks: Tensor, start: int) -> Tensor:
     """The fp16 at byte `start` of each block: fp32 [blocks, 1]."""
     return blocks[:, start : start + 2].contiguous().view(torch.float16).float()

@@ -24,7 +24,7 @@ class ReferenceOps:
 
     name = "reference"
 
-    def prepare(self, weight: Weight) -> Weight:
+    def prepare(self, weight: Weight, *, vocabulary: bool = False) -> Weight:
         return Weight("f32", weight.shape, _dense(weight))
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
@@ -82,6 +82,9 @@ class ReferenceOps:
 
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
         return F.silu(gate) * up
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        return cap * (x / cap).tanh()
 
     def gelu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
         return F.gelu(gate, approximate="tanh") * up

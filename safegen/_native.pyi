@@ -232,9 +232,14 @@ class Matcher:
 # safegen.kernels.cpu is the face for everybody else.
 
 class CpuWeight:
-    """A weight in file layout; holds on to `data`, uint8 [out_features, bytes per row]."""
+    """A weight. data: uint8 [out_features, bytes per row]. form: "raw" uses it where it lies, and holds on to it;
+    "packed" (GGUF blocks), "int8" and "int4" (floats) make a copy for integer products."""
 
-    def __init__(self, kind: str, data: Any, out_features: int, in_features: int) -> None: ...
+    def __init__(self, kind: str, data: Any, out_features: int, in_features: int, form: str = "raw") -> None: ...
+    @property
+    def is_packed(self) -> bool: ...
+    @property
+    def num_bytes(self) -> int: ...
     @property
     def kind(self) -> str: ...
     @property
@@ -278,7 +283,51 @@ def cpu_attention(
     """q, out: [tokens, heads, head_dim]; key, value, scales: the cache; plan arrays int32. window, softcap: 0: none."""
 
 def cpu_silu_mul(gate: Any, up: Any, out: Any) -> None: ...
+def cpu_softcap(x: Any, cap: float, out: Any) -> None: ...
 def cpu_gelu_mul(gate: Any, up: Any, out: Any) -> None: ...
+
+class CpuDecoder:
+    """A decoder's step in one call; safegen.kernels.cpu.decoder is its face and documents the arguments."""
+
+    def __init__(
+        self,
+        embedding: CpuWeight,
+        head: CpuWeight,
+        head_bias: Any | None,
+        norm: Any,
+        eps: float,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        embedding_scale: float,
+        logit_softcap: float,
+    ) -> None: ...
+    def add_layer(
+        self,
+        norms: Sequence[tuple[Any | None, float]],
+        linears: Sequence[tuple[CpuWeight, Any | None]],
+        rope: int,
+        interleaved: bool,
+        scale: float,
+        window: int,
+        silu: bool,
+    ) -> None: ...
+    def set_cache(self, caches: Sequence[tuple[Any, ...]]) -> None: ...
+    def forward(
+        self,
+        ids: Any,
+        position: Any,
+        slot: Any,
+        query_start: Any,
+        context_len: Any,
+        block_table: Any,
+        sampled_rows: Any,
+        ropes: Sequence[tuple[Any, Any]],
+        masks: Any | None,
+        restricted: Any | None,
+        logits: Any,
+    ) -> None: ...
+
 def cpu_isa() -> str: ...
 def cpu_isas() -> list[str]: ...
 def cpu_set_isa(name: str) -> None: ...

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 from safegen.drive import Stop, drive_async, drive_batch
 from safegen.engine.request import SamplingParams
 from safegen.limits import Limits
-from safegen.loading import Device, Kernels, KvCacheDtype, LoadOptions, load_runtime
+from safegen.loading import Device, Kernels, KvCacheDtype, LoadOptions, Quantization, load_runtime
 from safegen.output_type import OutputType
 from safegen.prompt import Prompt
 from safegen.result import Result
@@ -36,7 +36,7 @@ class AsyncLLM:
         *,
         kernels: Kernels = "auto",
         device: Device = "auto",
-        quantization: None = None,
+        quantization: Quantization | None = None,
         kv_cache_memory: int | None = None,
         kv_cache_dtype: KvCacheDtype = "auto",
         block_size: int = 16,

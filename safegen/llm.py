@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 from safegen.drive import drive, drive_batch
 from safegen.engine.request import SamplingParams
 from safegen.limits import Limits
-from safegen.loading import Device, Kernels, KvCacheDtype, LoadOptions, load_runtime
+from safegen.loading import Device, Kernels, KvCacheDtype, LoadOptions, Quantization, load_runtime
 from safegen.output_type import OutputType
 from safegen.prompt import Prompt
 from safegen.result import Result
@@ -31,7 +31,8 @@ class LLM:
 
     model: a GGUF file, a Hugging Face folder, or a hub id in the local cache; None takes the environment variable
     SAFEGEN_MODEL, else the installed default model. kernels: "auto" and "cpu" are the native kernels, "reference" is
-    plain torch in dequantized fp32. device: "auto" or "cpu". quantization: None (as the file is). kv_cache_memory:
+    plain torch in dequantized fp32. device: "auto" or "cpu". quantization: "int8" or "int4" packs float
+    weights on load, None keeps them as the file has them; blocks of GGUF files stay what they are. kv_cache_memory:
     bytes of the KV cache, None takes a share of what is free. kv_cache_dtype: how it keeps keys and values; "auto" is
     "float16" on the native kernels, "float32" on the reference; "int8" has a scale for each token's head. block_size:
     tokens a cache block. max_num_seqs: sequences computed at once. max_num_batched_tokens: tokens computed a step.
@@ -48,7 +49,7 @@ class LLM:
         *,
         kernels: Kernels = "auto",
         device: Device = "auto",
-        quantization: None = None,
+        quantization: Quantization | None = None,
         kv_cache_memory: int | None = None,
         kv_cache_dtype: KvCacheDtype = "auto",
         block_size: int = 16,

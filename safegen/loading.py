@@ -18,6 +18,7 @@ from safegen.sampling import check_unsupported
 Kernels = Literal["auto", "cpu", "reference"]
 Device = Literal["auto", "cpu"]
 KvCacheDtype = Literal["auto", "float16", "float32", "int8"]
+Quantization = Literal["int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class LoadOptions:
     model: str | os.PathLike[str] | None = None
     kernels: Kernels = "auto"
     device: Device = "auto"
-    quantization: None = None
+    quantization: Quantization | None = None
     kv_cache_memory: int | None = None
     kv_cache_dtype: KvCacheDtype = "auto"
     block_size: int = 16
@@ -46,7 +47,13 @@ class LoadOptions:
             )
         self._one_of("kernels", ("auto", "cpu", "reference"))
         self._one_of("device", ("auto", "cpu"))
-        self._one_of("quantization", (None,))
+        self._one_of("quantization", (None, *get_args(Quantization)))
+        if self.quantization is not None and self.kernels == "reference":
+            raise RequestError(
+                f"quantization={self.quantization!r} needs kernels='cpu'; the reference computes in fp32",
+                field="quantization",
+                value=self.quantization,
+            )
         self._one_of("kv_cache_dtype", get_args(KvCacheDtype))
         self._one_of("deterministic", (True, False))
         if not isinstance(self.limits, Limits):
@@ -81,7 +88,8 @@ def load_runtime(options: LoadOptions) -> Runtime:
         max_retracts=options.limits.max_retracts,
     )
     path = Path(locate_model(None if options.model is None else os.fspath(options.model)))
-    runner = ModelRunner.load(path, "cpu" if options.kernels == "auto" else options.kernels, config.kv_cache_dtype)
+    kernels = "cpu" if options.kernels == "auto" else options.kernels
+    runner = ModelRunner.load(path, kernels, config.kv_cache_dtype, options.quantization)
     tokenizer = Tokenizer.load(path, model_vocab_size=runner.vocab_size)
     engine = Engine(runner, tokenizer.token_bytes, config)
     return Runtime(engine, tokenizer, options.limits, max_context=runner.max_context, max_num_seqs=options.max_num_seqs)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from safegen.engine.models.base import LogitMasks
 from safegen.engine.models.config import Activation, ModelConfig
 from safegen.engine.models.rope import RopeTable
 from safegen.kernels.api import AttentionPlan, KvLayer, Ops, Weight
@@ -97,7 +98,8 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A whole model; implements `Model` (base.py). head is the embedding's weight where the two are tied."""
+    """A whole model; implements `Model` (base.py), and computes all logits whatever the masks. head is the embedding's
+    weight where the two are tied."""
 
     config: ModelConfig
     ops: Ops
@@ -106,7 +108,14 @@ class Decoder:
     norm: Norm
     head: Linear
 
-    def forward(self, ids: Tensor, plan: AttentionPlan, cache: Sequence[KvLayer], sampled_rows: Tensor) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        plan: AttentionPlan,
+        cache: Sequence[KvLayer],
+        sampled_rows: Tensor,
+        masks: LogitMasks | None = None,
+    ) -> Tensor:
         for layer in self.layers:
             layer.attention.rope.cover(plan.block_table.shape[1] * plan.block_size)
         x = self.ops.embedding(ids, self.embedding)
@@ -117,7 +126,7 @@ class Decoder:
         x = _normed(self.ops, self.norm, x.index_select(0, sampled_rows))
         logits = self.ops.linear(x, self.head.weight, self.head.bias)
         softcap = self.config.logit_softcap
-        return logits if softcap is None else softcap * (logits / softcap).tanh()
+        return logits if softcap is None else self.ops.softcap(logits, softcap)
 
 
 def _heads(ops: Ops, linear: Linear, x: Tensor, head_dim: int) -> Tensor:

@@ -67,6 +67,8 @@ def load_model(
         config = replace(config, max_position=min(max_position, config.max_position))
     model, source = _build(checkpoint, config, ops, torch.device(device))
     _refuse_leftovers(source, config)
+    if checkpoint.file is not None:
+        checkpoint.file.drop_pages()
     return model
 
 
@@ -121,13 +123,15 @@ def _build(checkpoint: Checkpoint, config: ModelConfig, ops: Ops, device: torch.
     rope = RopeTable(config.rope, config.max_position, device)
     local = rope if config.local_rope is None else RopeTable(config.local_rope, config.max_position, device)
     matrix = (config.vocab_size, config.hidden_size)
-    embedding = ops.prepare(source.weight("token_embd.weight", matrix))
+    embedding = ops.prepare(source.weight("token_embd.weight", matrix), vocabulary=True)
     layers = []
     for index, window in enumerate(config.sliding_window):
         table = rope if window is None else local
         layers.append(family.layer(LayerReader(index, config, ops, source, device, table, norm_offset)))
     norm = source.vector("output_norm.weight", config.hidden_size) + norm_offset
-    head = embedding if config.tie_embeddings else ops.prepare(source.weight("output.weight", matrix))
+    head = embedding
+    if not config.tie_embeddings:
+        head = ops.prepare(source.weight("output.weight", matrix), vocabulary=True)
     decoder = Decoder(config, ops, embedding, tuple(layers), Norm(norm.to(device), config.rms_norm_eps), Linear(head))
     return decoder, source
 

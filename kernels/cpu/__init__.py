@@ -1,9 +1,14 @@
-"""Native CPU kernels behind the `Ops` protocol: fp32 activations, weights in fp32, fp16, bf16 or GGUF blocks.
+"""Native CPU kernels behind the `Ops` protocol: weights in fp32, fp16, bf16, GGUF blocks, or quantized at load.
+
+Quantized weights are packed once, by `prepare`, for integer dot products, and multiply activations that are quantized
+on the way: each row, each 32 inputs, to int8 with a scale of their own (kernels/cpu/packed.hpp has the layout and the
+arithmetic, `reference.quantized_linear` is the twin). That is llama.cpp's arithmetic, and about as close to the
+dequantized model. Float weights are used as they lie in the file and multiply fp32 activations.
 
 Bitwise row independence: a row of any result has the same bits alone, in any batch, with any number of threads, however
 a prompt was cut into chunks and wherever its keys lie in the cache. Sums run in a fixed order that depends on the row's
-length alone (kernels.hpp states it). AVX2 and AVX-512 agree bitwise; the scalar build may differ from them in the last
-place. Weights are used as they lie in the file: `prepare` copies nothing.
+length alone (kernels.hpp and packed.hpp state it). AVX2 and AVX-512 agree bitwise; the scalar build may differ from
+them in the last place.
 
 The instruction set and the number of threads are settings of the process, chosen at first use: the best instruction
 set, and one thread for each physical core that the process may use. Several Python threads may call at once, and a
@@ -25,7 +30,7 @@ from torch import Tensor
 from torch.utils import dlpack
 
 from safegen import _native
-from safegen.kernels.api import AttentionPlan, KvLayer, Weight
+from safegen.kernels.api import AttentionPlan, KvLayer, Quantization, Weight
 
 # The plain function: Tensor.__dlpack__ takes ten times as long, and a decoding step crosses over a thousand times.
 _to_dlpack: Callable[[Tensor], Any] = dlpack.to_dlpack  # type: ignore[attr-defined]
@@ -75,20 +80,38 @@ def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class CpuOps:
-    """`Ops` on the CPU. Stateless: instances are interchangeable and safe to share between threads."""
+    """`Ops` on the CPU. Instances of the same options are interchangeable and safe to share between threads.
+
+    quantization: for float weights, "int8" (symmetric) or "int4" (scale and minimum; embedding and head int8), each in
+    groups of 32 inputs; None leaves them as they are. exact: weights stay in file layout and activations in fp32,
+    several times slower; the oracle of what quantized activations cost.
+    """
 
     name = "cpu"
 
-    def prepare(self, weight: Weight) -> Weight:
-        """Check the weight and attach its native handle; the bytes stay where they are (memory-mapped ones too)."""
+    def __init__(self, quantization: Quantization | None = None, *, exact: bool = False) -> None:
+        if quantization not in (None, "int8", "int4"):
+            raise ValueError(f"quantization: must be 'int8', 'int4' or None, got {quantization!r}")
+        self._float_form = quantization or "raw"
+        self._block_form = "raw" if exact else "packed"
+
+    def prepare(self, weight: Weight, *, vocabulary: bool = False) -> Weight:
+        """Pack the weight, or check it and attach a handle to where it lies (memory-mapped bytes stay there).
+
+        Of a packed weight `data` is left empty: nothing holds the file's bytes any more.
+        """
         data, dtype = weight.data, _FLOAT_DTYPES.get(weight.kind, torch.uint8)
         if data.dtype != dtype:
             raise ValueError(f"weight.data: kind {weight.kind!r} needs {dtype}, got {data.dtype}")
         if not data.is_contiguous() or data.dim() != 2:
             raise ValueError(f"weight.data: must be contiguous and two-dimensional, got shape {list(data.shape)}")
         out_features, in_features = weight.shape
+        form = self._float_form if weight.kind in _FLOAT_DTYPES else self._block_form
+        if form == "int4" and vocabulary:
+            form = "int8"
         raw = _array(data.view(torch.uint8), "weight.data")
-        return replace(weight, packed=_native.CpuWeight(weight.kind, raw, out_features, in_features))
+        packed = _native.CpuWeight(weight.kind, raw, out_features, in_features, form)
+        return replace(weight, packed=packed, data=data.new_empty(0) if packed.is_packed else data)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
@@ -176,6 +199,11 @@ class CpuOps:
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
         out = torch.empty_like(gate)
         _native.cpu_silu_mul(_array(gate, "gate"), _array(up, "up"), _array(out, "out"))
+        return out
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        out = torch.empty_like(x)
+        _native.cpu_softcap(_array(x, "x"), cap, _array(out, "out"))
         return out
 
     def gelu_mul(self, gate: Tensor, up: Tensor) -> Tensor:

@@ -1,135 +1,19 @@
-// Python face of the CPU kernels. Every argument is checked here (type, device, contiguity, shape, index ranges) before
-// a pointer is taken; a mistake is a ValueError that names the argument. The GIL is released around the work.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
-#include <algorithm>
-#include <initializer_list>
-#include <optional>
-#include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-#include "kernels/cpu/ops.hpp"
-#include "kernels/cpu/thread_pool.hpp"
-
-namespace nb = nanobind;
-
-namespace safegen::cpu {
-struct Half {
-    std::uint16_t bits;
-};
-}  // namespace safegen::cpu
-
-template <> struct nanobind::detail::dtype_traits<safegen::cpu::Half> {
-    static constexpr dlpack::dtype value{static_cast<std::uint8_t>(dlpack::dtype_code::Float), 16, 1};
-    static constexpr auto name = const_name("float16");
-};
+// Python face of the CPU kernels (bind_common.hpp has the checks). The GIL is released around the work.
+#include "kernels/cpu/bind_common.hpp"
 
 namespace safegen {
+
+void bind_decoder(nb::module_& m);  // bind_decoder.cpp
+
 namespace {
-
-using cpu::Kind;
-using std::int64_t;
-using In = nb::ndarray<nb::ro>;
-using Out = nb::ndarray<>;
-constexpr int64_t kAny = -1;
-
-[[noreturn]] void fail(const char* name, const std::string& why) {
-    throw nb::value_error((std::string(name) + ": " + why).c_str());
-}
-
-template <class Sizes> std::string shape_text(const Sizes& sizes) {
-    std::string text;
-    for (const int64_t n : sizes) {
-        text += text.empty() ? "[" : ", ";
-        text += n == kAny ? std::string("any") : std::to_string(n);
-    }
-    return text.empty() ? "[]" : text + "]";
-}
-
-template <class T> const char* type_text();
-template <> const char* type_text<float>() { return "float32"; }
-template <> const char* type_text<cpu::Half>() { return "float16"; }
-template <> const char* type_text<std::int8_t>() { return "int8"; }
-template <> const char* type_text<std::int32_t>() { return "int32"; }
-template <> const char* type_text<int64_t>() { return "int64"; }
-template <> const char* type_text<std::uint8_t>() { return "uint8"; }
-
-// The data of an array after all checks. Dimensions given as kAny may have any size.
-template <class T, class Array> auto* checked(const Array& a, const char* name, std::initializer_list<int64_t> shape) {
-    if (a.device_type() != nb::device::cpu::value) fail(name, "must be on the CPU");
-    if (a.dtype() != nb::dtype<T>()) fail(name, std::string("must be of type ") + type_text<T>());
-    bool fits = a.ndim() == shape.size();
-    for (std::size_t i = 0; fits && i < a.ndim(); ++i) {
-        const int64_t want = shape.begin()[i];
-        fits = want == kAny || want == static_cast<int64_t>(a.shape(i));
-    }
-    if (!fits) fail(name, "must have shape " + shape_text(shape) + ", got " +
-                                shape_text(std::vector<int64_t>(a.shape_ptr(), a.shape_ptr() + a.ndim())));
-    if (a.size() > 1) {
-        int64_t expected = 1;
-        for (std::size_t i = a.ndim(); i-- > 0;) {
-            if (a.shape(i) != 1 && a.stride(i) != expected) fail(name, "must be contiguous");
-            expected *= static_cast<int64_t>(a.shape(i));
-        }
-    }
-    using Pointer = std::conditional_t<std::is_same_v<Array, In>, const T*, T*>;
-    return static_cast<Pointer>(const_cast<void*>(static_cast<const void*>(a.data())));
-}
-
-template <class Array> int64_t dim(const Array& a, std::size_t i) {
-    return i < a.ndim() ? static_cast<int64_t>(a.shape(i)) : 0;
-}
-
-template <class T> void check_range(const T* values, int64_t n, int64_t limit, const char* name) {
-    for (int64_t i = 0; i < n; ++i)
-        if (values[i] < 0 || values[i] >= limit)
-            fail(name, "element " + std::to_string(i) + " is " + std::to_string(values[i]) + ", must be in [0, " +
-                           std::to_string(limit) + ")");
-}
-
-// A weight in file layout: its bytes, kept alive, and what they mean.
-class Weight {
-  public:
-    Weight(const std::string& kind, In data, int64_t out, int64_t in) : data_(std::move(data)), out_(out), in_(in) {
-        int found = 0;
-        while (found < cpu::kKinds && kind != cpu::kKindInfo[found].name) ++found;
-        if (found == cpu::kKinds) fail("kind", "\"" + kind + "\" is not a weight type of these kernels");
-        const auto& info = cpu::kKindInfo[found];
-        if (out < 0 || in < 0) fail("shape", "must not be negative");
-        if (in % info.block) fail("shape", kind + " needs in_features to be a multiple of " + std::to_string(info.block));
-        kind_ = static_cast<Kind>(found);
-        row_bytes_ = in / info.block * info.bytes;
-        bytes_ = checked<std::uint8_t>(data_, "data", {out, row_bytes_});
-    }
-
-    Kind kind() const { return kind_; }
-    std::string kind_name() const { return cpu::kKindInfo[static_cast<int>(kind_)].name; }
-    const std::uint8_t* bytes() const { return bytes_; }
-    int64_t out() const { return out_; }
-    int64_t in() const { return in_; }
-    int64_t row_bytes() const { return row_bytes_; }
-
-  private:
-    In data_;
-    int64_t out_, in_, row_bytes_;
-    Kind kind_;
-    const std::uint8_t* bytes_;
-};
 
 void linear(const In& x, const Weight& weight, const std::optional<In>& bias, const Out& out) {
     const int64_t rows = dim(x, 0);
-    const cpu::LinearArgs args{weight.kind(), weight.bytes(), weight.row_bytes(), weight.in(), weight.out(), rows,
-                               checked<float>(x, "x", {kAny, weight.in()}),
-                               bias ? checked<float>(*bias, "bias", {weight.out()}) : nullptr,
-                               checked<float>(out, "out", {rows, weight.out()})};
+    const auto* a = checked<float>(x, "x", {kAny, weight.in()});
+    const auto* b = bias ? checked<float>(*bias, "bias", {weight.out()}) : nullptr;
+    auto* y = checked<float>(out, "out", {rows, weight.out()});
     const nb::gil_scoped_release release;
-    cpu::linear(args);
+    cpu::linear(weight.data(), a, b, rows, y);
 }
 
 void embedding(const In& ids, const Weight& weight, const Out& out) {
@@ -137,7 +21,7 @@ void embedding(const In& ids, const Weight& weight, const Out& out) {
     auto* y = checked<float>(out, "out", {dim(ids, 0), weight.in()});
     check_range(id, dim(ids, 0), weight.out(), "ids");
     const nb::gil_scoped_release release;
-    cpu::embedding(weight.kind(), weight.bytes(), weight.row_bytes(), weight.in(), id, dim(ids, 0), y);
+    cpu::embedding(weight.data(), id, dim(ids, 0), y);
 }
 
 void rms_norm(const In& x, const In& weight, float eps, const Out& out) {
@@ -163,38 +47,6 @@ void rope(const In& x, const In& cos, const In& sin, const In& position, bool in
     cpu::rope(args);
 }
 
-// A cache of any of its types, [blocks, block_size, kv_heads, head_dim] each, with scales for int8 alone.
-template <class Array> struct Cache {
-    using Data = std::conditional_t<std::is_same_v<Array, In>, const void*, void*>;
-    using Scales = std::conditional_t<std::is_same_v<Array, In>, const float*, float*>;
-    Data key, value;
-    Scales key_scale = nullptr, value_scale = nullptr;
-    cpu::KvKind kind;
-    int64_t blocks, block_size, kv_heads, head_dim;
-
-    Cache(const Array& keys, const Array& values, const std::optional<Array>& key_scales,
-          const std::optional<Array>& value_scales)
-        : blocks(dim(keys, 0)), block_size(dim(keys, 1)), kv_heads(dim(keys, 2)), head_dim(dim(keys, 3)) {
-        if (keys.dtype() == nb::dtype<float>()) take<float>(cpu::KvKind::f32, keys, values);
-        else if (keys.dtype() == nb::dtype<cpu::Half>()) take<cpu::Half>(cpu::KvKind::f16, keys, values);
-        else if (keys.dtype() == nb::dtype<std::int8_t>()) take<std::int8_t>(cpu::KvKind::i8, keys, values);
-        else fail("cache.key", "must be of type float32, float16 or int8");
-        const bool scaled = kind == cpu::KvKind::i8;
-        if (key_scales.has_value() != scaled || value_scales.has_value() != scaled)
-            fail("cache.key_scale", "an int8 cache has scales of keys and of values, others have none");
-        if (!scaled) return;
-        key_scale = checked<float>(*key_scales, "cache.key_scale", {blocks, block_size, kv_heads});
-        value_scale = checked<float>(*value_scales, "cache.value_scale", {blocks, block_size, kv_heads});
-    }
-
-  private:
-    template <class T> void take(cpu::KvKind k, const Array& keys, const Array& values) {
-        kind = k;
-        key = checked<T>(keys, "cache.key", {kAny, kAny, kAny, kAny});
-        value = checked<T>(values, "cache.value", {blocks, block_size, kv_heads, head_dim});
-    }
-};
-
 void kv_write(const In& key, const In& value, const Out& key_cache, const Out& value_cache,
               const std::optional<Out>& key_scale, const std::optional<Out>& value_scale, const In& slot) {
     const Cache<Out> cache(key_cache, value_cache, key_scale, value_scale);
@@ -207,25 +59,6 @@ void kv_write(const In& key, const In& value, const Out& key_cache, const Out& v
                                 cache.kind, cache.key, cache.value, cache.key_scale, cache.value_scale};
     const nb::gil_scoped_release release;
     cpu::kv_write(args, tokens);
-}
-
-// Every token's keys must lie within its sequence's context and in blocks that exist.
-void check_plan(const std::int32_t* start, const std::int32_t* context, const std::int32_t* table,
-                const std::int32_t* position, int64_t sequences, int64_t tokens, int64_t max_blocks, int64_t block_size,
-                int64_t blocks) {
-    if (start[0] != 0 || start[sequences] != tokens) fail("plan.query_start", "must run from 0 to the number of tokens");
-    for (int64_t s = 0; s < sequences; ++s) {
-        if (start[s + 1] < start[s] || start[s + 1] > tokens) fail("plan.query_start", "must not decrease");
-        if (context[s] < 0 || context[s] > max_blocks * block_size)
-            fail("plan.context_len", "does not fit the block table at sequence " + std::to_string(s));
-        int64_t needed = 0;
-        for (int64_t t = start[s]; t < start[s + 1]; ++t) {
-            if (position[t] < 0 || position[t] >= context[s])
-                fail("plan.position", "token " + std::to_string(t) + " lies outside its sequence's context");
-            needed = std::max<int64_t>(needed, position[t] / block_size + 1);
-        }
-        check_range(table + s * max_blocks, needed, blocks, "plan.block_table");
-    }
 }
 
 void attention(const In& q, const In& key, const In& value, const std::optional<In>& key_scale,
@@ -263,6 +96,15 @@ void gate(const In& gate, const In& up, const Out& out) {
     op(a, b, rows * width, y);
 }
 
+void softcap(const In& x, float cap, const Out& out) {
+    const int64_t rows = dim(x, 0), width = dim(x, 1);
+    const auto* a = checked<float>(x, "x", {kAny, kAny});
+    auto* y = checked<float>(out, "out", {rows, width});
+    if (!(cap > 0.0f)) fail("cap", "must be positive");
+    const nb::gil_scoped_release release;
+    cpu::softcap(a, rows * width, cap, y);
+}
+
 void set_isa(const std::string& name) {
     const cpu::Kernels* table = cpu::find_kernels(name.c_str());
     if (!table) fail("name", "\"" + name + "\" is not an instruction set of this processor");
@@ -286,11 +128,13 @@ void set_threads(int threads) {
 
 void bind_kernels(nb::module_& m) {
     nb::class_<Weight>(m, "CpuWeight")
-        .def(nb::init<const std::string&, In, int64_t, int64_t>(), nb::arg("kind"), nb::arg("data"),
-             nb::arg("out_features"), nb::arg("in_features"))
+        .def(nb::init<const std::string&, In, int64_t, int64_t, const std::string&>(), nb::arg("kind"), nb::arg("data"),
+             nb::arg("out_features"), nb::arg("in_features"), nb::arg("form") = "raw")
         .def_prop_ro("kind", &Weight::kind_name)
         .def_prop_ro("out_features", &Weight::out)
-        .def_prop_ro("in_features", &Weight::in);
+        .def_prop_ro("in_features", &Weight::in)
+        .def_prop_ro("num_bytes", &Weight::num_bytes)
+        .def_prop_ro("is_packed", &Weight::is_packed);
     m.def("cpu_linear", linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("out"));
     m.def("cpu_embedding", embedding, nb::arg("ids"), nb::arg("weight"), nb::arg("out"));
     m.def("cpu_rms_norm", rms_norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("out"));
@@ -303,7 +147,9 @@ void bind_kernels(nb::module_& m) {
           nb::arg("context_len"), nb::arg("block_table"), nb::arg("position"), nb::arg("scale"), nb::arg("window"),
           nb::arg("softcap"), nb::arg("out"));
     m.def("cpu_silu_mul", gate<cpu::silu_mul>, nb::arg("gate"), nb::arg("up"), nb::arg("out"));
+    m.def("cpu_softcap", softcap, nb::arg("x"), nb::arg("cap"), nb::arg("out"));
     m.def("cpu_gelu_mul", gate<cpu::gelu_mul>, nb::arg("gate"), nb::arg("up"), nb::arg("out"));
+    bind_decoder(m);
     m.def("cpu_isa", [] { return std::string(cpu::kernels().name); });
     m.def("cpu_isas", isas);
     m.def("cpu_set_isa", set_isa, nb::arg("name"));

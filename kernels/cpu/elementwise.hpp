@@ -36,6 +36,13 @@ inline void gate_range(const float* gate, const float* up, int64_t n, float* out
     if (i < n) store_n(out + i, activation(load_n(gate + i, n - i), load_n(up + i, n - i)), n - i);
 }
 
+void softcap(const float* x, int64_t n, float cap, float* out) {
+    const F most = set1(cap);
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) store(out + i, mul(tanh(div(load(x + i), most)), most));
+    if (i < n) store_n(out + i, mul(tanh(div(load_n(x + i, n - i), most)), most), n - i);
+}
+
 void silu_mul(const float* gate, const float* up, int64_t n, float* out) { gate_range<silu>(gate, up, n, out); }
 void gelu_mul(const float* gate, const float* up, int64_t n, float* out) { gate_range<gelu>(gate, up, n, out); }
 

@@ -34,8 +34,14 @@ struct LinearArgs {
     std::int64_t in, out, rows;
     const float* x;
     const float* bias;  // [out] or null
-    float* y;
+    float* y;           // row r at y + r * y_stride
+    std::int64_t y_stride;
+    bool accumulate;    // y += instead of y =
 };
+
+// Packed weights and quantized activations: packed.hpp.
+struct PackedArgs;
+struct Activations;
 
 // How a cached number is kept. i8: value = digit * scale, one scale for each token's head: max|x| / 127.
 enum class KvKind : int { f32, f16, i8 };
@@ -87,12 +93,19 @@ struct Kernels {
     // Rows [r0, r1), features [o0, o1). scratch: kOutTile * round_up(in, 16) floats, 64-byte aligned.
     void (*linear)(const LinearArgs&, std::int64_t r0, std::int64_t r1, std::int64_t o0, std::int64_t o1, float* scratch);
     void (*dequantize)(Kind, const std::uint8_t* row, std::int64_t n, float* out);
+    // Rows [r0, r1), whole tiles of the activations; blocks of 16 features [b0, b1).
+    void (*packed_linear)(const PackedArgs&, const Activations&, std::int64_t r0, std::int64_t r1, std::int64_t b0,
+                          std::int64_t b1);
+    // n floats into groups g0, g0 + 1, ... of row `row` of the tile of `rows` rows that starts at row `first`.
+    void (*quantize)(const float* x, std::int64_t n, const Activations&, std::int64_t first, std::int64_t rows,
+                     std::int64_t row, std::int64_t g0);
     // scratch: attention_scratch() floats, 64-byte aligned.
     void (*attention)(const AttentionArgs&, const AttentionItem&, float* scratch);
     void (*kv_write)(const KvWriteArgs&, std::int64_t first_token, std::int64_t last_token);
     void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t dim, float* out);  // one row
     void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
     void (*gelu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
+    void (*softcap)(const float* x, std::int64_t n, float cap, float* out);  // cap * tanh(x / cap); out may be x
 };
 
 // static: a copy a translation unit, lest the one compiled for AVX-512 serve them all.

@@ -23,8 +23,11 @@ template <int R, int O> inline void finish(const F (&acc)[R][O], const LinearArg
     for (int i = 0; i < padded; i += 8) reduce8(flat + i, sums + i);
     const int64_t features = end - o < O ? end - o : O;
     for (int r = 0; r < R; ++r)
-        for (int64_t i = 0; i < features; ++i)
-            a.y[(row + r) * a.out + o + i] = a.bias ? sums[r * O + i] + a.bias[o + i] : sums[r * O + i];
+        for (int64_t i = 0; i < features; ++i) {
+            const float y = a.bias ? sums[r * O + i] + a.bias[o + i] : sums[r * O + i];
+            float& out = a.y[(row + r) * a.y_stride + o + i];
+            out = a.accumulate ? out + y : y;
+        }
 }
 
 template <class Q, int R, int O> void fused(const LinearArgs& a, int64_t row, int64_t o, int64_t end) {

@@ -1,8 +1,6 @@
 #include "kernels/cpu/ops.hpp"
 
 #include <algorithm>
-#include <memory>
-#include <new>
 #include <vector>
 
 #include "kernels/cpu/thread_pool.hpp"
@@ -11,23 +9,6 @@ namespace safegen::cpu {
 namespace {
 
 constexpr std::int64_t kSerialWork = 16 * 1024;  // multiply-adds or elements below which waking a thread costs more
-
-// Per-thread memory for a kernel, kept between calls.
-float* scratch(std::int64_t floats) {
-    struct Free {
-        void operator()(float* p) const { ::operator delete(p, std::align_val_t(64)); }
-    };
-    thread_local std::unique_ptr<float, Free> memory;
-    thread_local std::int64_t capacity = 0;
-    if (floats > capacity) {
-        memory.reset();
-        capacity = 0;
-        const auto bytes = static_cast<std::size_t>(floats) * sizeof(float);
-        memory.reset(static_cast<float*>(::operator new(bytes, std::align_val_t(64))));
-        capacity = floats;
-    }
-    return memory.get();
-}
 
 // body(first, last) over pieces of [0, n); `unit`: the work of one index.
 template <class Body> void over_ranges(std::int64_t n, std::int64_t unit, const Body& body) {
@@ -44,30 +25,32 @@ template <class Body> void over_ranges(std::int64_t n, std::int64_t unit, const 
 
 }  // namespace
 
-void linear(const LinearArgs& a) {
-    if (a.rows == 0 || a.out == 0) return;
-    // Row blocks whose activations stay in the L2 cache (256 KiB), a multiple of every register tile's rows.
-    const std::int64_t block = std::clamp<std::int64_t>(65536 / std::max<std::int64_t>(a.in, 1) / 12 * 12, 12, 240);
-    const std::int64_t row_blocks = (a.rows + block - 1) / block;
-    std::int64_t pieces = std::max<std::int64_t>(1, 4 * ThreadPool::threads() / row_blocks);
-    if (a.rows * a.in * a.out <= kSerialWork) pieces = 1;
-    const std::int64_t features =
-        std::clamp<std::int64_t>(round_up((a.out + pieces - 1) / pieces, kOutTile), 16, std::max<std::int64_t>(16, a.out));
-    const std::int64_t columns = (a.out + features - 1) / features;
-    const Kernels& table = kernels();
-    ThreadPool::instance().run(columns * row_blocks, [&](std::int64_t i) {
-        const std::int64_t row = i / columns * block, feature = i % columns * features;
-        table.linear(a, row, std::min(a.rows, row + block), feature, std::min(a.out, feature + features),
-                     scratch(kOutTile * round_up(a.in, 16)));
-    });
+void linear(const WeightData& weight, const float* x, const float* bias, std::int64_t rows, float* y) {
+    ThreadPool::Session session;
+    Input input{rows, x};
+    thread_local ActivationBuffer buffer;
+    if (weight.packed) {
+        input.quantized = buffer.reserve(rows, weight.in);
+        const std::int64_t chunk = 16, pieces = (rows + chunk - 1) / chunk;
+        session.run(pieces, [&](std::int64_t i) {
+            for (std::int64_t r = i * chunk; r < std::min(rows, (i + 1) * chunk); ++r)
+                quantize_columns(x + r * weight.in, weight.in, 0, input.quantized, r);
+        });
+    }
+    products(session, {{&weight, bias, y}}, input);
 }
 
-void embedding(Kind kind, const std::uint8_t* weight, std::int64_t row_bytes, std::int64_t dim, const std::int64_t* ids,
-               std::int64_t tokens, float* out) {
-    const Kernels& table = kernels();
-    over_ranges(tokens, dim, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t t = first; t < last; ++t)
-            table.dequantize(kind, weight + ids[t] * row_bytes, dim, out + t * dim);
+void embedding_row(const WeightData& weight, std::int64_t id, float* out) {
+    if (weight.packed) {
+        dequantize_packed(*weight.packed, id, out);
+    } else {
+        kernels().dequantize(weight.kind, weight.raw + id * weight.row_bytes, weight.in, out);
+    }
+}
+
+void embedding(const WeightData& weight, const std::int64_t* ids, std::int64_t tokens, float* out) {
+    over_ranges(tokens, weight.in, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t t = first; t < last; ++t) embedding_row(weight, ids[t], out + t * weight.in);
     });
 }
 
@@ -78,20 +61,24 @@ void rms_norm(const float* x, const float* weight, float eps, std::int64_t rows,
     });
 }
 
-void rope(const RopeArgs& a) {
+void rope_token(const RopeArgs& a, std::int64_t token) {
     const std::int64_t step = a.interleaved ? 2 : 1, apart = a.interleaved ? 1 : a.half;
-    over_ranges(a.tokens, a.heads * a.head_dim, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t row = first * a.heads; row < last * a.heads; ++row) {
-            const float *x = a.x + row * a.head_dim, *cos = a.cos + a.position[row / a.heads] * a.half;
-            const float* sin = a.sin + a.position[row / a.heads] * a.half;
-            float* out = a.out + row * a.head_dim;
-            for (std::int64_t i = 0; i < a.half; ++i) {
-                const float u = x[i * step], v = x[i * step + apart];
-                out[i * step] = u * cos[i] - v * sin[i];
-                out[i * step + apart] = v * cos[i] + u * sin[i];
-            }
-            std::copy(x + 2 * a.half, x + a.head_dim, out + 2 * a.half);
+    const float *cos = a.cos + a.position[token] * a.half, *sin = a.sin + a.position[token] * a.half;
+    for (std::int64_t row = token * a.heads; row < (token + 1) * a.heads; ++row) {
+        const float* x = a.x + row * a.head_dim;
+        float* out = a.out + row * a.head_dim;
+        for (std::int64_t i = 0; i < a.half; ++i) {
+            const float u = x[i * step], v = x[i * step + apart];
+            out[i * step] = u * cos[i] - v * sin[i];
+            out[i * step + apart] = v * cos[i] + u * sin[i];
         }
+        if (out != x) std::copy(x + 2 * a.half, x + a.head_dim, out + 2 * a.half);
+    }
+}
+
+void rope(const RopeArgs& a) {
+    over_ranges(a.tokens, a.heads * a.head_dim, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t token = first; token < last; ++token) rope_token(a, token);
     });
 }
 
@@ -118,7 +105,7 @@ void attention(const AttentionArgs& a, const std::int32_t* query_start, std::int
     const std::vector<AttentionItem> items = attention_items(query_start, sequences, a.kv_heads);
     const Kernels& table = kernels();
     ThreadPool::instance().run(static_cast<std::int64_t>(items.size()), [&](std::int64_t i) {
-        table.attention(a, items[static_cast<std::size_t>(i)], scratch(attention_scratch(a)));
+        table.attention(a, items[static_cast<std::size_t>(i)], thread_scratch(Scratch::kernel, attention_scratch(a)));
     });
 }
 
@@ -133,6 +120,13 @@ void gelu_mul(const float* gate, const float* up, std::int64_t n, float* out) {
     const Kernels& table = kernels();
     over_ranges((n + 15) / 16, 64, [&](std::int64_t first, std::int64_t last) {
         table.gelu_mul(gate + first * 16, up + first * 16, std::min(n, last * 16) - first * 16, out + first * 16);
+    });
+}
+
+void softcap(const float* x, std::int64_t n, float cap, float* out) {
+    const Kernels& table = kernels();
+    over_ranges((n + 15) / 16, 64, [&](std::int64_t first, std::int64_t last) {
+        table.softcap(x + first * 16, std::min(n, last * 16) - first * 16, cap, out + first * 16);
     });
 }
 

@@ -5,15 +5,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cpu/kernels.hpp"
+#include "kernels/cpu/products.hpp"
 
 namespace safegen::cpu {
 
-void linear(const LinearArgs&);
+// y[rows, out] = x[rows, in] * weight^T + bias (or null). Packed weights take x quantized (packed.hpp).
+void linear(const WeightData&, const float* x, const float* bias, std::int64_t rows, float* y);
 
-// ids: [tokens], each within the weight's rows.
-void embedding(Kind, const std::uint8_t* weight, std::int64_t row_bytes, std::int64_t dim, const std::int64_t* ids,
-               std::int64_t tokens, float* out);
+// Rows of a weight as floats. ids: [tokens], each within the weight's rows.
+void embedding_row(const WeightData&, std::int64_t id, float* out);
+void embedding(const WeightData&, const std::int64_t* ids, std::int64_t tokens, float* out);
 
 void rms_norm(const float* x, const float* weight, float eps, std::int64_t rows, std::int64_t dim, float* out);
 
@@ -26,6 +27,7 @@ struct RopeArgs {
     float* out;
 };
 void rope(const RopeArgs&);
+void rope_token(const RopeArgs&, std::int64_t token);  // out may be x
 
 // All tokens must lie within the cache; two of them in one slot is the caller's mistake.
 void kv_write(const KvWriteArgs&, std::int64_t tokens);
@@ -36,6 +38,7 @@ std::vector<AttentionItem> attention_items(const std::int32_t* query_start, std:
 void attention(const AttentionArgs&, const std::int32_t* query_start, std::int64_t sequences);
 
 void silu_mul(const float* gate, const float* up, std::int64_t n, float* out);
+void softcap(const float* x, std::int64_t n, float cap, float* out);
 void gelu_mul(const float* gate, const float* up, std::int64_t n, float* out);
 
 }  // namespace safegen::cpu

@@ -21,7 +21,9 @@
 namespace safegen::cpu {
 namespace {
 
-constexpr int kSpins = 2000;  // some 30 to 80 microseconds: the gap between two operations of a decoding step
+constexpr int kSpins = 2000;  // some 30 to 80 microseconds: more than the gap between two operations of a step
+constexpr int kCountBits = 20;
+constexpr std::uint64_t kCountMask = (std::uint64_t{1} << kCountBits) - 1;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -32,16 +34,20 @@ inline void pause() {
 }
 
 // Round to nearest, subnormals kept, no traps: a result must not depend on what the calling thread has set.
-class FloatMode {
-  public:
+unsigned plain_float_mode() {
 #if defined(__x86_64__)
-    FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
-    ~FloatMode() { _mm_setcsr(saved_); }
-
-  private:
-    unsigned saved_;
+    const unsigned saved = _mm_getcsr();
+    _mm_setcsr(0x1f80);
+    return saved;
+#else
+    return 0;
 #endif
-};
+}
+void restore_float_mode([[maybe_unused]] unsigned saved) {
+#if defined(__x86_64__)
+    _mm_setcsr(saved);
+#endif
+}
 
 std::atomic<ThreadPool*> pool{nullptr};
 std::atomic<int> configured{0};
@@ -109,69 +115,119 @@ ThreadPool& ThreadPool::instance() {
 
 void ThreadPool::start_workers(int wanted) {
     try {
-        for (; started_ < wanted; ++started_) std::thread([this] { work(); }).detach();
+        for (; started_ < wanted; ++started_) std::thread([this, index = started_] { work(index); }).detach();
     } catch (const std::system_error&) {
         // No more threads to be had: the work is done by those there are.
     }
 }
 
-void ThreadPool::drain(Job& job) {
-    [[maybe_unused]] const FloatMode mode;
-    for (std::int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.call(job.context, i);
+bool ThreadPool::open(int wanted) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return false;
+    start_workers(wanted);
+    helpers_.store(wanted, std::memory_order_relaxed);
+    open_.store(true);
+    if (sleepers_.load() > 0) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        wake_.notify_all();
+    }
+    return true;
 }
 
-void ThreadPool::run(std::int64_t n, Call call, const void* context) {
-    Job job{call, context, n};
-    const int helpers = static_cast<int>(std::min<std::int64_t>(threads(), n)) - 1;
-    std::unique_lock<std::mutex> busy(busy_, std::defer_lock);
-    if (helpers < 1 || !busy.try_lock()) return drain(job);
-    start_workers(helpers);
-    bool asleep;
-    {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        job_ = &job;
-        room_ = helpers;
-        asleep = sleepers_ > 0;
-        epoch_.fetch_add(1, std::memory_order_release);
+void ThreadPool::close() {
+    open_.store(false);
+    busy_.store(false, std::memory_order_release);
+}
+
+// An exchange that succeeds has claimed an index of the run that is current: that run cannot end, nor another begin,
+// before the index is done, so what call_ and context_ hold is that run's.
+bool ThreadPool::claim_and_call() {
+    std::uint64_t state = state_.load(std::memory_order_acquire);
+    while ((state & kCountMask) < ((state >> kCountBits) & kCountMask)) {
+        if (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acquire)) continue;
+        call_(context_, static_cast<std::int64_t>(state & kCountMask));
+        done_.fetch_add(1, std::memory_order_release);
+        return true;
     }
-    if (asleep) wake_.notify_all();
-    drain(job);
-    {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        job_ = nullptr;
+    return false;
+}
+
+void ThreadPool::publish(std::int64_t n, Call call, const void* context) {
+    // More indices than the word has room for: in several runs.
+    struct Part {
+        Call call;
+        const void* context;
+        std::int64_t first;
+    };
+    if (n > static_cast<std::int64_t>(kCountMask)) {
+        for (std::int64_t first = 0; first < n; first += static_cast<std::int64_t>(kCountMask)) {
+            const Part part{call, context, first};
+            publish(n - first < static_cast<std::int64_t>(kCountMask) ? n - first : static_cast<std::int64_t>(kCountMask),
+                    [](const void* p, std::int64_t i) {
+                        const auto& from = *static_cast<const Part*>(p);
+                        from.call(from.context, from.first + i);
+                    },
+                    &part);
+        }
+        return;
     }
-    for (int spins = 0; working_.load(std::memory_order_acquire) > 0; ++spins)
+    call_ = call;
+    context_ = context;
+    done_.store(0, std::memory_order_relaxed);
+    const std::uint64_t number = (state_.load(std::memory_order_relaxed) >> (2 * kCountBits)) + 1;
+    state_.store(number << (2 * kCountBits) | static_cast<std::uint64_t>(n) << kCountBits, std::memory_order_release);
+    while (claim_and_call()) {
+    }
+    for (int spins = 0; done_.load(std::memory_order_acquire) < n; ++spins)
         spins < kSpins ? pause() : std::this_thread::yield();
 }
 
-// Spins, then sleeps, until the epoch moves.
-void ThreadPool::wait_for_job(std::uint64_t seen) {
-    for (int spins = 0; spins < kSpins; ++spins) {
-        if (epoch_.load(std::memory_order_acquire) != seen) return;
-        pause();
+void ThreadPool::run(std::int64_t n, Call call, const void* context) {
+    const unsigned saved = plain_float_mode();
+    const int helpers = static_cast<int>(std::min<std::int64_t>(threads(), n)) - 1;
+    if (helpers < 1 || !open(helpers)) {
+        for (std::int64_t i = 0; i < n; ++i) call(context, i);
+    } else {
+        publish(n, call, context);
+        close();
     }
-    std::unique_lock<std::mutex> lock(mutex_);
-    ++sleepers_;
-    wake_.wait(lock, [&] { return epoch_.load(std::memory_order_relaxed) != seen; });
-    --sleepers_;
+    restore_float_mode(saved);
 }
 
-void ThreadPool::work() {
-    for (std::uint64_t seen = 0;;) {
-        wait_for_job(seen);
-        Job* job = nullptr;
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            seen = epoch_.load(std::memory_order_relaxed);
-            if (job_ && room_ > 0) {
-                job = job_;
-                --room_;
-                working_.fetch_add(1, std::memory_order_relaxed);
-            }
+ThreadPool::Session::Session() : pool_(instance()), saved_float_mode_(plain_float_mode()) {
+    const int wanted = ThreadPool::threads();
+    if (wanted > 1 && pool_.open(wanted - 1)) threads_ = wanted;
+}
+
+ThreadPool::Session::~Session() {
+    if (threads_ > 1) pool_.close();
+    restore_float_mode(saved_float_mode_);
+}
+
+bool ThreadPool::is_wanted(int index) const { return open_.load() && index < helpers_.load(std::memory_order_relaxed); }
+
+// Until the pool is opened. The flag is looked at after the sleeper is counted, and set before sleepers are counted:
+// one of the two sees the other.
+void ThreadPool::sleep(int index) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    sleepers_.fetch_add(1);
+    wake_.wait(lock, [&] { return is_wanted(index); });
+    sleepers_.fetch_sub(1);
+}
+
+void ThreadPool::work(int index) {
+    plain_float_mode();
+    for (int idle = 0;;) {
+        const bool wanted = is_wanted(index);
+        if (wanted && claim_and_call()) {
+            idle = 0;
+        } else if (++idle < kSpins) {
+            pause();
+        } else if (wanted) {
+            std::this_thread::yield();
+        } else {
+            sleep(index);
+            idle = 0;
         }
-        if (!job) continue;
-        drain(*job);
-        working_.fetch_sub(1, std::memory_order_release);
     }
 }
 

@@ -13,6 +13,10 @@
 #else
 #define SAFEGEN_UNROLL _Pragma("GCC unroll 32")
 #endif
+// Loops over the rows and vectors of a register tile: where a "register" is an array, unrolling them makes megabytes.
+#if !defined(SAFEGEN_UNROLL_TILE)
+#define SAFEGEN_UNROLL_TILE SAFEGEN_UNROLL
+#endif
 
 namespace {
 

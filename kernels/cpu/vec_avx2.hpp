@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #include "kernels/cpu/vec_x86.hpp"
 
@@ -153,6 +154,61 @@ inline void nibbles(const std::uint8_t* a, const F& scale, const F& offset, F& l
         low.p[i] = vfma(low.p[i], scale.p[i], offset.p[i]);
         high.p[i] = vfma(high.p[i], scale.p[i], offset.p[i]);
     }
+}
+
+
+// Integer lanes (vec_avx512.hpp): W is the 32 bytes of part p's 8 lanes.
+using W = __m256i;
+using I = __m256i;
+inline W w_load(const std::uint8_t* a, int p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + 32 * p));
+}
+inline W w_or(W a, W b) { return _mm256_or_si256(a, b); }
+inline W w_low_nibbles(W a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
+inline W w_high_nibbles(W a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
+inline W w_or_bits(W q, const std::uint8_t* a, int p) {
+    std::int32_t bits;
+    std::memcpy(&bits, a + 4 * p, 4);
+    const W bytes = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const W bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
+    const W set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), bytes), bit), bit);
+    return _mm256_or_si256(q, _mm256_and_si256(set, _mm256_set1_epi8(16)));
+}
+inline W w_two_bits(W a, int n) {
+    const W moved = n < 2 ? _mm256_slli_epi16(a, 4 - 2 * n) : _mm256_srli_epi16(a, 2 * n - 4);
+    return _mm256_and_si256(moved, _mm256_set1_epi8(0x30));
+}
+inline I i_set1(int a) { return _mm256_set1_epi32(a); }
+inline I i_start_byte(int) { return _mm256_setzero_si256(); }
+// maddubs adds two products in 16 bits: q < 64 fits; a byte is taken as signed, with its sign moved to the activation.
+template <bool byte> inline I dot_add(I dot, W q, const std::int8_t* x) {
+    std::int32_t quad;
+    std::memcpy(&quad, x, 4);
+    W signed_x = _mm256_set1_epi32(quad);
+    if constexpr (byte) {
+        q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
+        signed_x = _mm256_sign_epi8(signed_x, q);
+        q = _mm256_abs_epi8(q);
+    }
+    return _mm256_add_epi32(dot, _mm256_madd_epi16(_mm256_maddubs_epi16(q, signed_x), _mm256_set1_epi16(1)));
+}
+inline V v_from_int(I a) { return _mm256_cvtepi32_ps(a); }
+inline V v_from_f16(const std::uint8_t* a, int p) { return _mm256_cvtph_ps(b_load(a + 16 * p)); }
+inline float largest_of(const F& a, const F& b) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i bits = _mm256_setzero_si256();
+    for (const V v : {a.p[0], a.p[1], b.p[0], b.p[1]})
+        bits = _mm256_max_epu32(bits, _mm256_and_si256(_mm256_castps_si256(v), magnitude));
+    __m128i most = _mm_max_epu32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4e));
+    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(most));
+}
+inline void store_s8(std::int8_t* to, const F& a) {
+    const __m256i words = _mm256_permute4x64_epi64(
+        _mm256_packs_epi32(_mm256_cvtps_epi32(a.p[0]), _mm256_cvtps_epi32(a.p[1])), 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
 }  // namespace

@@ -125,4 +125,48 @@ inline void nibbles(const std::uint8_t* a, const F& scale, const F& offset, F& l
     high.p[0] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 4), table);
 }
 
+
+// Integer lanes: W is 64 bytes, four a lane; I is 16 sums. p: the part of the lanes (packed_linear.hpp), here always 0.
+using W = __m512i;
+using I = __m512i;
+inline W w_load(const std::uint8_t* a, int) { return _mm512_loadu_si512(a); }
+inline W w_or(W a, W b) { return _mm512_or_si512(a, b); }
+inline W w_low_nibbles(W a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
+inline W w_high_nibbles(W a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
+// q, with bit 4 of byte i set where bit i of the 8 bytes at a is.
+inline W w_or_bits(W q, const std::uint8_t* a, int) {
+    std::uint64_t bits;
+    std::memcpy(&bits, a, 8);
+    return _mm512_or_si512(q, _mm512_maskz_set1_epi8(bits, 16));
+}
+// Bits 2 n and 2 n + 1 of each byte as bits 4 and 5.
+inline W w_two_bits(W a, int n) {
+    const W moved = n < 2 ? _mm512_slli_epi16(a, static_cast<unsigned>(4 - 2 * n)) : _mm512_srli_epi16(a, static_cast<unsigned>(2 * n - 4));
+    return _mm512_and_si512(moved, _mm512_set1_epi8(0x30));
+}
+inline I i_set1(int a) { return _mm512_set1_epi32(a); }
+inline I i_start_byte(int sum) { return _mm512_set1_epi32(-128 * sum); }
+// Adds the products of four unsigned weights a lane with the four signed activations at x.
+template <bool byte> inline I dot_add(I dot, W q, const std::int8_t* x) {
+    std::int32_t quad;
+    std::memcpy(&quad, x, 4);
+    return _mm512_dpbusd_epi32(dot, q, _mm512_set1_epi32(quad));
+}
+inline V v_from_int(I a) { return _mm512_cvtepi32_ps(a); }
+inline V v_from_f16(const std::uint8_t* a, int) { return from_f16(a).p[0]; }
+// The largest magnitude of 32 floats; NaN where there is one.
+inline float largest_of(const F& a, const F& b) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    const __m512i bits = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a.p[0]), magnitude),
+                                          _mm512_and_si512(_mm512_castps_si512(b.p[0]), magnitude));
+    const std::uint32_t largest = _mm512_reduce_max_epu32(bits);
+    float value;
+    std::memcpy(&value, &largest, 4);
+    return value;
+}
+// Rounds to nearest even; NaN becomes anything.
+inline void store_s8(std::int8_t* to, const F& a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.p[0])));
+}
+
 }  // namespace

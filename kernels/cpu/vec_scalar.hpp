@@ -6,6 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
+
+#define SAFEGEN_UNROLL_TILE
 
 namespace {
 
@@ -246,6 +249,76 @@ inline F from_bf16(const std::uint8_t* a) {
 inline void nibbles(const std::uint8_t* a, const F& scale, const F& offset, F& low, F& high) {
     low.p[0] = lanes([&](int i) { return static_cast<float>(a[i] & 15) * scale.p[0].v[i] + offset.p[0].v[i]; });
     high.p[0] = lanes([&](int i) { return static_cast<float>(a[i] >> 4) * scale.p[0].v[i] + offset.p[0].v[i]; });
+}
+
+
+// Integer lanes (vec_avx512.hpp).
+struct W {
+    std::uint8_t v[64];
+};
+struct I {
+    std::int32_t v[16];
+};
+template <class Op> inline W w_bytes(Op op) {
+    W r;
+    for (int i = 0; i < 64; ++i) r.v[i] = static_cast<std::uint8_t>(op(i));
+    return r;
+}
+inline W w_load(const std::uint8_t* a, int) {
+    W r;
+    std::memcpy(r.v, a, 64);
+    return r;
+}
+inline W w_or(const W& a, const W& b) {
+    return w_bytes([&](int i) { return a.v[i] | b.v[i]; });
+}
+inline W w_low_nibbles(const W& a) {
+    return w_bytes([&](int i) { return a.v[i] & 15; });
+}
+inline W w_high_nibbles(const W& a) {
+    return w_bytes([&](int i) { return a.v[i] >> 4; });
+}
+inline W w_or_bits(const W& q, const std::uint8_t* a, int) {
+    return w_bytes([&](int i) { return q.v[i] | (((a[i / 8] >> (i % 8)) & 1) << 4); });
+}
+inline W w_two_bits(const W& a, int n) {
+    return w_bytes([&](int i) { return ((a.v[i] >> (2 * n)) & 3) << 4; });
+}
+inline I i_set1(int a) {
+    I r;
+    for (int i = 0; i < 16; ++i) r.v[i] = a;
+    return r;
+}
+inline I i_start_byte(int sum) { return i_set1(-128 * sum); }
+template <bool byte> inline I dot_add(I dot, const W& q, const std::int8_t* x) {
+    for (int i = 0; i < 16; ++i)
+        dot.v[i] += q.v[4 * i] * x[0] + q.v[4 * i + 1] * x[1] + q.v[4 * i + 2] * x[2] + q.v[4 * i + 3] * x[3];
+    return dot;
+}
+inline V v_from_int(const I& a) {
+    return lanes([&](int i) { return static_cast<float>(a.v[i]); });
+}
+inline V v_from_f16(const std::uint8_t* a, int) { return from_f16(a).p[0]; }
+inline float largest_of(const F& a, const F& b) {
+    std::uint32_t most = 0;
+    for (const F* f : {&a, &b})
+        for (int i = 0; i < 16; ++i) {
+            std::uint32_t bits;
+            std::memcpy(&bits, &f->p[0].v[i], 4);
+            bits &= 0x7fffffffu;
+            most = bits > most ? bits : most;
+        }
+    float value;
+    std::memcpy(&value, &most, 4);
+    return value;
+}
+inline void store_s8(std::int8_t* to, const F& a) {
+    for (int i = 0; i < 16; ++i) {
+        const float shifted = a.p[0].v[i] + 12582912.0f;
+        std::uint32_t bits;
+        std::memcpy(&bits, &shifted, 4);
+        to[i] = static_cast<std::int8_t>(bits - 0x4b400000u);
+    }
 }
 
 }  // namespace

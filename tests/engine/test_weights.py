@@ -91,7 +91,7 @@ class PackingOps(ReferenceOps):
         self.handed_out: list[weakref.ref[Tensor]] = []
         self.most_alive = 0
 
-    def prepare(self, weight: Weight) -> Weight:
+    def prepare(self, weight: Weight, *, vocabulary: bool = False) -> Weight:
         self.handed_out.append(weakref.ref(weight.data))
         self.most_alive = max(self.most_alive, sum(alive() is not None for alive in self.handed_out))
         return Weight("packed", weight.shape, torch.empty(0), packed=weight.data.shape)

@@ -14,7 +14,7 @@ from safegen.kernels.cpu import CpuOps
 from safegen.kernels.reference import ReferenceOps
 from tests.kernels.cpu_cases import FLOATS, KINDS, isa, make_weight, randn, threads
 
-OPS = CpuOps()
+OPS = CpuOps(exact=True)
 ISAS = cpu.available_isas()
 
 

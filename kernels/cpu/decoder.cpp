@@ -1,0 +1,309 @@
+#include "kernels/cpu/decoder.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/ops.hpp"
+
+namespace safegen::cpu {
+
+using std::int64_t;
+
+namespace {
+
+bool takes_floats(std::initializer_list<const LinearRef*> linears) {
+    return std::any_of(linears.begin(), linears.end(), [](const LinearRef* l) { return !l->weight->packed; });
+}
+bool takes_quantized(std::initializer_list<const LinearRef*> linears) {
+    return std::any_of(linears.begin(), linears.end(), [](const LinearRef* l) { return l->weight->packed.has_value(); });
+}
+
+// body(first, last) over pieces of n rows, each worth a thread's while.
+template <class Body> void over_rows(ThreadPool::Session& session, int64_t n, int64_t row_work, const Body& body) {
+    constexpr int64_t least = 4096;  // elements
+    const int64_t pieces = std::clamp<int64_t>(n * row_work / least, 1, 4 * session.threads());
+    const int64_t size = std::max<int64_t>(1, (n + pieces - 1) / pieces);
+    session.run((n + size - 1) / size, [&](int64_t i) { body(i * size, std::min(n, (i + 1) * size)); });
+}
+
+}  // namespace
+
+// Which tokens, and where each sequence's begin.
+struct Decoder::Rows {
+    int64_t count;
+    std::vector<int64_t> place;              // empty: all, in order
+    std::vector<std::int32_t> position, query_start;
+    const std::int32_t* positions(const Step& step) const { return place.empty() ? step.position : position.data(); }
+    const std::int32_t* starts(const Step& step) const { return place.empty() ? step.query_start : query_start.data(); }
+};
+
+void Decoder::forward(const Step& step) {
+    ThreadPool::Session session;
+    embed(session, step);
+    Rows rows{step.tokens, {}, {}, {}};
+    for (std::size_t i = 0; i < layers.size(); ++i)
+        run_layer(session, layers[i], cache[i], step, rows, i + 1 == layers.size());
+    logits(session, step);
+}
+
+void Decoder::embed(ThreadPool::Session& session, const Step& step) {
+    float* x = x_.reserve(step.tokens * hidden);
+    over_rows(session, step.tokens, hidden, [&](int64_t first, int64_t last) {
+        for (int64_t t = first; t < last; ++t) {
+            float* row = x + t * hidden;
+            embedding_row(*embedding, step.ids[t], row);
+            if (embedding_scale != 1.0f)
+                for (int64_t i = 0; i < hidden; ++i) row[i] *= embedding_scale;
+        }
+    });
+}
+
+// The rows of x after a norm, in the forms that the linears take.
+Input Decoder::normed(ThreadPool::Session& session, const NormRef& norm, int64_t rows,
+                      std::initializer_list<const LinearRef*> linears) {
+    Input input{rows};
+    const bool floats = takes_floats(linears), quantized = takes_quantized(linears);
+    if (floats) input.floats = normed_.reserve(rows * hidden);
+    if (quantized) input.quantized = hidden_q_.reserve(rows, hidden);
+    over_rows(session, rows, hidden, [&](int64_t first, int64_t last) {
+        for (int64_t r = first; r < last; ++r) {
+            float* out = floats ? normed_.data() + r * hidden : thread_scratch(Scratch::row, hidden);
+            kernels().rms_norm(x_.data() + r * hidden, norm.weight, norm.eps, hidden, out);
+            if (quantized) quantize_columns(out, hidden, 0, input.quantized, r);
+        }
+    });
+    return input;
+}
+
+// x += the linear of the input, after the post norm where there is one.
+void Decoder::project(ThreadPool::Session& session, const LinearRef& linear, const Input& input, const NormRef& post) {
+    if (!post.weight) {
+        products(session, {{linear.weight, linear.bias, x_.data(), true}}, input);
+        return;
+    }
+    float* y = projected_.reserve(input.rows * hidden);
+    products(session, {{linear.weight, linear.bias, y, false}}, input);
+    over_rows(session, input.rows, hidden, [&](int64_t first, int64_t last) {
+        float* normed_row = thread_scratch(Scratch::row, hidden);
+        for (int64_t r = first; r < last; ++r) {
+            kernels().rms_norm(y + r * hidden, post.weight, post.eps, hidden, normed_row);
+            float* x = x_.data() + r * hidden;
+            for (int64_t i = 0; i < hidden; ++i) x[i] += normed_row[i];
+        }
+    });
+}
+
+void Decoder::run_layer(ThreadPool::Session& session, const DecoderLayer& layer, const CacheRef& cache_layer, const Step& step,
+                        Rows& rows, bool last) {
+    const Input input = normed(session, layer.attention_norm, rows.count, {&layer.q, &layer.k, &layer.v});
+    q_.reserve(rows.count * heads * head_dim);
+    k_.reserve(rows.count * kv_heads * head_dim);
+    v_.reserve(rows.count * kv_heads * head_dim);
+    products(session,
+             {{layer.q.weight, layer.q.bias, q_.data()},
+              {layer.k.weight, layer.k.bias, k_.data()},
+              {layer.v.weight, layer.v.bias, v_.data()}},
+             input);
+    rotate_and_write(session, layer, cache_layer, step);
+    if (last) keep_sampled(step, rows);
+    project(session, layer.output, attend(session, layer, cache_layer, step, rows), layer.post_attention_norm);
+    const Input after = normed(session, layer.mlp_norm, rows.count, {&layer.gate, &layer.up});
+    project(session, layer.down, gated(session, layer, after), layer.post_mlp_norm);
+}
+
+void Decoder::rotate_and_write(ThreadPool::Session& session, const DecoderLayer& layer, const CacheRef& cache_layer,
+                               const Step& step) {
+    const RopeRef& table = step.ropes[static_cast<std::size_t>(layer.rope)];
+    const KvWriteArgs write{k_.data(), v_.data(), kv_heads * head_dim, kv_heads * head_dim, step.slot, kv_heads, head_dim,
+                            cache_layer.kind, cache_layer.key, cache_layer.value, cache_layer.key_scale,
+                            cache_layer.value_scale};
+    const auto turn = [&](float* x, int64_t count, const NormRef& norm, int64_t t) {
+        float* row = x + t * count * head_dim;
+        if (norm.weight)
+            for (int64_t h = 0; h < count; ++h)
+                kernels().rms_norm(row + h * head_dim, norm.weight, norm.eps, head_dim, row + h * head_dim);
+        rope_token({row, table.cos, table.sin, step.position + t, 1, count, head_dim, table.half, layer.interleaved, row}, 0);
+    };
+    over_rows(session, step.tokens, (heads + 2 * kv_heads) * head_dim, [&](int64_t first, int64_t last) {
+        for (int64_t t = first; t < last; ++t) {
+            turn(q_.data(), heads, layer.q_norm, t);
+            turn(k_.data(), kv_heads, layer.k_norm, t);
+        }
+        kernels().kv_write(write, first, last);
+    });
+}
+
+// From here on only the sampled tokens' rows: those of x and q move to the front.
+void Decoder::keep_sampled(const Step& step, Rows& rows) {
+    if (step.num_sampled == step.tokens) return;
+    if (!std::is_sorted(step.sampled, step.sampled + step.num_sampled, std::less_equal<>())) return;
+    rows.count = step.num_sampled;
+    rows.query_start.assign(1, 0);
+    int64_t next = 0;
+    for (int64_t s = 0; s < step.sequences; ++s) {
+        for (; next < step.num_sampled && step.sampled[next] < step.query_start[s + 1]; ++next) {
+            const int64_t t = step.sampled[next];
+            rows.place.push_back(t);
+            rows.position.push_back(step.position[t]);
+            if (t == next) continue;
+            std::memcpy(x_.data() + next * hidden, x_.data() + t * hidden, static_cast<std::size_t>(hidden) * 4);
+            std::memcpy(q_.data() + next * heads * head_dim, q_.data() + t * heads * head_dim,
+                        static_cast<std::size_t>(heads * head_dim) * 4);
+        }
+        rows.query_start.push_back(static_cast<std::int32_t>(next));
+    }
+}
+
+Input Decoder::attend(ThreadPool::Session& session, const DecoderLayer& layer, const CacheRef& c, const Step& step,
+                      const Rows& rows) {
+    const int64_t width = heads * head_dim, group = heads / kv_heads * head_dim;
+    Input input{rows.count};
+    float* out = attended_.reserve(rows.count * width);
+    const bool quantized = layer.output.weight->packed.has_value(), at_once = quantized && group % kGroup == 0;
+    if (quantized) input.quantized = attended_q_.reserve(rows.count, width);
+    const AttentionArgs args{q_.data(), out, width, width, c.kind, c.key, c.value, c.key_scale, c.value_scale,
+                             step.block_table, rows.positions(step), step.max_blocks, step.block_size, heads, kv_heads,
+                             head_dim, layer.scale, layer.window, 0.0f};
+    const std::int32_t* start = rows.starts(step);
+    std::vector<AttentionItem> items;
+    for (int64_t s = 0; s < step.sequences; ++s)
+        for (int64_t t = start[s]; t < start[s + 1]; t += kQueryChunk)
+            for (int64_t h = 0; h < kv_heads; ++h)
+                items.push_back({s, t, std::min<int64_t>(t + kQueryChunk, start[s + 1]), h});
+    std::reverse(items.begin(), items.end());  // a prompt's last tokens see the most keys: the longest work first
+    session.run(static_cast<int64_t>(items.size()), [&](int64_t i) {
+        const AttentionItem& item = items[static_cast<std::size_t>(i)];
+        kernels().attention(args, item, thread_scratch(Scratch::kernel, attention_scratch(args)));
+        if (!at_once) return;
+        for (int64_t t = item.first; t < item.last; ++t)
+            quantize_columns(out + t * width + item.kv_head * group, group, item.kv_head * group, input.quantized, t);
+    });
+    if (quantized && !at_once)
+        over_rows(session, rows.count, width, [&](int64_t first, int64_t last) {
+            for (int64_t t = first; t < last; ++t) quantize_columns(out + t * width, width, 0, input.quantized, t);
+        });
+    input.floats = out;
+    return input;
+}
+
+// activation(gate) * up, as the down projection takes it.
+Input Decoder::gated(ThreadPool::Session& session, const DecoderLayer& layer, const Input& input) {
+    const int64_t inner = layer.gate.weight->out;
+    const bool quantized = layer.down.weight->packed.has_value();
+    Input result{input.rows};
+    if (quantized) {
+        result.quantized = inner_q_.reserve(input.rows, inner);
+    } else {
+        result.floats = inner_.reserve(input.rows * inner);
+    }
+    const auto activate = layer.activation == Activation::silu ? kernels().silu_mul : kernels().gelu_mul;
+    const Cut cut(input.rows, layer.gate.weight->units(), session.threads(), kGroup / kBlockOuts);
+    session.run(cut.size(), [&](int64_t i) {
+        const Cut::Piece piece = cut.piece(i);
+        const int64_t first = piece.unit0 * kBlockOuts, width = std::min(inner, piece.unit1 * kBlockOuts) - first;
+        const int64_t rows = piece.row1 - piece.row0;
+        float* gate = thread_scratch(Scratch::gate, rows * width);
+        float* up = thread_scratch(Scratch::up, rows * width);
+        // Products write row r at y + r * stride: the piece's first row is the scratch's first.
+        product_piece({layer.gate.weight, layer.gate.bias, gate - piece.row0 * width}, input, piece, width, first);
+        product_piece({layer.up.weight, layer.up.bias, up - piece.row0 * width}, input, piece, width, first);
+        for (int64_t r = 0; r < rows; ++r) {
+            float* row = quantized ? gate + r * width : inner_.data() + (piece.row0 + r) * inner + first;
+            activate(gate + r * width, up + r * width, width, row);
+            if (quantized) quantize_columns(row, width, first, result.quantized, piece.row0 + r);
+        }
+    });
+    return result;
+}
+
+// --- head -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// The blocks of 16 ids of which the mask allows one; none where it allows a single id, whose logit nobody needs.
+std::vector<int64_t> wanted_units(const std::uint32_t* mask, int64_t words, int64_t units) {
+    std::vector<int64_t> wanted;
+    int64_t legal = 0;
+    for (int64_t w = 0; w < words && legal < 2; ++w) legal += std::popcount(mask[w]);
+    if (legal < 2) return wanted;
+    for (int64_t w = 0; w < words && 2 * w < units; ++w) {
+        if (!mask[w]) continue;
+        if (mask[w] & 0xffffu) wanted.push_back(2 * w);
+        if (mask[w] >> 16 && 2 * w + 1 < units) wanted.push_back(2 * w + 1);
+    }
+    return wanted;
+}
+
+struct SparseRow {
+    int64_t row;
+    std::vector<int64_t> units;
+};
+
+}  // namespace
+
+void Decoder::logits(ThreadPool::Session& session, const Step& step) {
+    const WeightData& w = *head.weight;
+    const int64_t vocabulary = w.out, units = w.units();
+    if (step.num_sampled == 0) return;
+    std::vector<int64_t> dense;
+    std::vector<SparseRow> sparse;
+    for (int64_t r = 0; r < step.num_sampled; ++r) {
+        if (step.restricted && step.restricted[r]) {
+            SparseRow row{r, wanted_units(step.masks + r * step.mask_words, step.mask_words, units)};
+            if (static_cast<int64_t>(row.units.size()) * 4 < units) {
+                sparse.push_back(std::move(row));
+                continue;
+            }
+        }
+        dense.push_back(r);
+    }
+    // Where a sampled token's row of x lies: keep_sampled has moved it, unless it had nothing to do.
+    const bool moved = step.num_sampled != step.tokens &&
+                       std::is_sorted(step.sampled, step.sampled + step.num_sampled, std::less_equal<>());
+    const auto normed_row = [&](int64_t r, float* out) {
+        const int64_t place = moved ? r : step.sampled[r];
+        kernels().rms_norm(x_.data() + place * hidden, norm.weight, norm.eps, hidden, out);
+    };
+    const auto count = static_cast<int64_t>(dense.size());
+    Input input{count, normed_.reserve(step.num_sampled * hidden)};
+    if (w.packed) input.quantized = hidden_q_.reserve(count, hidden);
+    over_rows(session, count, hidden, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            float* row = normed_.data() + i * hidden;
+            normed_row(dense[static_cast<std::size_t>(i)], row);
+            if (w.packed) quantize_columns(row, hidden, 0, input.quantized, i);
+        }
+    });
+    // Products write neighbouring rows: where some are sparse, the dense ones are made apart and copied.
+    float* together = count == step.num_sampled || count == 0 ? step.logits : projected_.reserve(count * vocabulary);
+    if (count) products(session, {{head.weight, head.bias, together}}, input);
+    if (together != step.logits)
+        over_rows(session, count, vocabulary, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i)
+                std::memcpy(step.logits + dense[static_cast<std::size_t>(i)] * vocabulary, together + i * vocabulary,
+                            static_cast<std::size_t>(vocabulary) * 4);
+        });
+    session.run(static_cast<int64_t>(sparse.size()), [&](int64_t i) {
+        const SparseRow& row = sparse[static_cast<std::size_t>(i)];
+        float* y = step.logits + row.row * vocabulary;
+        std::fill(y, y + vocabulary, -std::numeric_limits<float>::infinity());
+        float* floats = thread_scratch(Scratch::row, hidden);
+        normed_row(row.row, floats);
+        thread_local ActivationBuffer buffer;
+        Input one{1, floats};
+        if (w.packed) {
+            one.quantized = buffer.reserve(1, hidden);
+            quantize_columns(floats, hidden, 0, one.quantized, 0);
+        }
+        for (const int64_t unit : row.units) product_piece({head.weight, head.bias, y}, one, {0, 1, unit, unit + 1}, vocabulary, 0);
+    });
+    if (logit_softcap > 0.0f)
+        over_rows(session, step.num_sampled, vocabulary, [&](int64_t first, int64_t last) {
+            float* x = step.logits + first * vocabulary;
+            kernels().softcap(x, (last - first) * vocabulary, logit_softcap, x);
+        });
+}
+
+}  // namespace safegen::cpu

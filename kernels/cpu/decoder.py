@@ -1,0 +1,158 @@
+"""A whole decoder step as one call: what a model hands to kernels/cpu/decoder.hpp.
+
+The specs name a model's parts in the terms of `Ops`; weights must have been packed by `CpuOps.prepare`. All promises of
+the backend hold: a sequence's logits depend on its tokens alone, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import dlpack
+
+from safegen import _native
+from safegen.kernels.api import AttentionPlan, KvLayer, Weight
+
+
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    """RMS norm. weight: fp32 [dim]."""
+
+    weight: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSpec:
+    """weight: prepared, [out, in]. bias: fp32 [out]."""
+
+    weight: Weight
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One decoder layer. rope: index of its table among those that `forward` is given. window: tokens a query sees,
+    None is all. q_norm, k_norm: over each head, before the rotation. Post norms come before the residual."""
+
+    attention_norm: NormSpec
+    mlp_norm: NormSpec
+    q: LinearSpec
+    k: LinearSpec
+    v: LinearSpec
+    output: LinearSpec
+    gate: LinearSpec
+    up: LinearSpec
+    down: LinearSpec
+    rope: int
+    rope_interleaved: bool
+    scale: float
+    activation: Literal["silu", "gelu_tanh"]
+    window: int | None = None
+    post_attention_norm: NormSpec | None = None
+    post_mlp_norm: NormSpec | None = None
+    q_norm: NormSpec | None = None
+    k_norm: NormSpec | None = None
+
+
+class CpuDecoder:
+    """Holds the weights and the scratch memory of a model's step; one call at a time."""
+
+    def __init__(
+        self,
+        *,
+        embedding: Weight,
+        head: LinearSpec,
+        norm: NormSpec,
+        layers: Sequence[LayerSpec],
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        embedding_scale: float = 1.0,
+        logit_softcap: float | None = None,
+    ) -> None:
+        self._vocab_size = head.weight.shape[0]
+        self._cache: Sequence[KvLayer] | None = None
+        self._native = _native.CpuDecoder(
+            _handle(embedding), *_linear(head), *_norm(norm), num_heads, num_kv_heads, head_dim, embedding_scale,
+            logit_softcap or 0.0,
+        )  # fmt: skip
+        for layer in layers:
+            norms = (
+                layer.attention_norm,
+                layer.post_attention_norm,
+                layer.mlp_norm,
+                layer.post_mlp_norm,
+                layer.q_norm,
+                layer.k_norm,
+            )
+            linears = (layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down)
+            self._native.add_layer(
+                [_norm(each) for each in norms],
+                [_linear(each) for each in linears],
+                layer.rope,
+                layer.rope_interleaved,
+                layer.scale,
+                layer.window or 0,
+                layer.activation == "silu",
+            )
+
+    def forward(
+        self,
+        ids: Tensor,
+        plan: AttentionPlan,
+        cache: Sequence[KvLayer],
+        sampled_rows: Tensor,
+        ropes: Sequence[tuple[Tensor, Tensor]],
+        masks: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """One step over the packed tokens of all sequences; writes their keys and values into the cache.
+
+        ids: int [tokens]. cache: one entry a layer. sampled_rows: int [rows], places in ids. ropes: cos and sin,
+        [positions, rotary_dim / 2]. masks: words, int32 [rows, ceil(vocabulary / 32)], and restricted, bool [rows]: of
+        a restricted row only legal ids are wanted, and where one id alone is legal not even that; the others may be
+        -inf. Returns fp32 logits [rows, vocabulary].
+        """
+        if cache is not self._cache:
+            self._native.set_cache([tuple(map(_array, (c.key, c.value, c.key_scale, c.value_scale))) for c in cache])
+            self._cache = cache
+        logits = torch.empty((len(sampled_rows), self._vocab_size), dtype=torch.float32)
+        self._native.forward(
+            _array(ids.to(torch.int64)),
+            _array(plan.position),
+            _array(plan.slot),
+            _array(plan.query_start),
+            _array(plan.context_len),
+            _array(plan.block_table),
+            _array(sampled_rows.to(torch.int32)),
+            [(_array(cos), _array(sin)) for cos, sin in ropes],
+            None if masks is None else _array(masks[0]),
+            None if masks is None else _array(masks[1]),
+            _array(logits),
+        )
+        return logits
+
+
+def _array(tensor: Tensor | None) -> Any:
+    return None if tensor is None else dlpack.to_dlpack(tensor.detach())  # type: ignore[attr-defined]
+
+
+def _handle(weight: Weight) -> _native.CpuWeight:
+    if not isinstance(weight.packed, _native.CpuWeight):
+        raise ValueError(f"weight {list(weight.shape)}: was not prepared by the CPU kernels")
+    return weight.packed
+
+
+def _linear(spec: LinearSpec) -> tuple[_native.CpuWeight, Any]:
+    return _handle(spec.weight), _array(spec.bias)
+
+
+def _norm(spec: NormSpec | None) -> tuple[Any, float]:
+    return (None, 0.0) if spec is None else (_array(spec.weight), spec.eps)
+
+
+__all__ = ["CpuDecoder", "LayerSpec", "LinearSpec", "NormSpec"]

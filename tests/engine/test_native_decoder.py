@@ -1,0 +1,136 @@
+"""The native step gives the bits of the readable decoder: every family, chunked, in company, in part, masked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from safegen.engine.models.base import LogitMasks, Model
+from safegen.engine.models.layers import Decoder
+from safegen.engine.models.loader import load_model
+from safegen.engine.models.native import NativeDecoder, fused
+from safegen.kernels.api import Quantization
+from safegen.kernels.cpu import CpuOps
+from safegen.kernels.reference import ReferenceOps
+from tests.engine.checkpoints import VARIANTS, VOCAB, random_ids, tiny_model, write_gguf
+from tests.engine.paging import PagedRun, all_logits
+from tests.kernels.cpu_cases import isa, threads
+
+SEQUENCES = [random_ids(41, 1), random_ids(3, 2), random_ids(17, 3)]
+
+
+def mixed_kinds(name: str) -> str:
+    return "q8_0" if "embd" in name else "q5_1" if "ffn_up" in name or "attn_q" in name else "q4_0"
+
+
+def pair(path: Path, quantization: Quantization | None = None) -> tuple[Model, Model]:
+    readable = load_model(path, CpuOps(quantization))
+    assert isinstance(readable, Decoder)
+    native = fused(readable)
+    assert isinstance(native, NativeDecoder)
+    return readable, native
+
+
+def assert_same(readable: Model, native: Model, chunk: int) -> None:
+    expected = all_logits(readable, SEQUENCES, 64)
+    for ours, theirs in zip(all_logits(native, SEQUENCES, chunk), expected, strict=True):
+        assert theirs.isfinite().all()
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_native_step_equals_the_readable_decoder_bitwise(
+    variant: str, quantization: Quantization | None, tmp_path: Path
+) -> None:
+    tiny_model(variant).save_pretrained(tmp_path)
+    readable, native = pair(tmp_path, quantization)
+    for chunk in (64, 5):
+        assert_same(readable, native, chunk)
+
+
+@pytest.mark.parametrize("variant", ["llama-biases", "qwen3", "gemma3", "phi3"])
+def test_so_it_does_with_the_blocks_of_a_gguf_file_whatever_the_threads(variant: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", tiny_model(variant), mixed_kinds)
+    readable, native = pair(tmp_path / "model.gguf")
+    for count in (1, 2, 3):
+        with threads(count):
+            assert_same(readable, native, 7)
+
+
+@pytest.mark.parametrize("name", ["scalar", "avx2"])
+def test_so_it_does_on_lesser_instruction_sets(name: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", tiny_model("llama"), mixed_kinds)
+    readable, native = pair(tmp_path / "model.gguf")
+    with isa(name):
+        assert_same(readable, native, 9)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model]:
+    folder = tmp_path_factory.mktemp("llama")
+    write_gguf(folder / "model.gguf", tiny_model("llama"), mixed_kinds)
+    return pair(folder / "model.gguf")
+
+
+@pytest.mark.parametrize("rows", [[8], [2, 8], [8, 2], [0, 1, 2, 3, 4, 5, 6, 7, 8], [5, 5]])
+def test_rows_of_any_choice_and_order_are_those_of_the_whole(llama: tuple[Model, Model], rows: list[int]) -> None:
+    readable, native = llama
+    ids = random_ids(9, 1)
+    full = PagedRun(readable, [9]).step([ids])[0]
+    assert torch.equal(PagedRun(native, [9]).step([ids], sampled_rows=rows)[0], full[rows])
+
+
+def test_a_chunk_of_which_nothing_is_sampled_leaves_its_keys_in_the_cache(llama: tuple[Model, Model]) -> None:
+    readable, native = llama
+    ids = random_ids(30, 4)
+    expected = PagedRun(readable, [30]).step([ids])[0][-1]
+    run = PagedRun(native, [30])
+    assert run.step([ids[:17]], sampled_rows=[])[0].shape == (0, VOCAB)
+    assert torch.equal(run.step([ids[17:]])[0][-1], expected)
+
+
+class Masked:
+    """A model that is handed masks with every step."""
+
+    def __init__(self, model: Model, masks: LogitMasks) -> None:
+        self.config, self._model, self._masks = model.config, model, masks
+
+    def forward(self, *args: object) -> Tensor:
+        return cast(Tensor, self._model.forward(*args, self._masks))  # type: ignore[arg-type]
+
+
+def words_of(legal: list[list[int]]) -> Tensor:
+    words = torch.zeros(len(legal), -(-VOCAB // 32), dtype=torch.int64)
+    for row, ids in enumerate(legal):
+        for token in ids:
+            words[row, token // 32] |= 1 << (token % 32)
+    return words.to(torch.int32)
+
+
+def test_restricted_rows_have_the_logits_of_their_legal_ids(llama: tuple[Model, Model]) -> None:
+    """Sparse, dense, forced and unrestricted rows beside each other."""
+    readable, native = llama
+    ids = random_ids(9, 1)
+    full = PagedRun(readable, [9]).step([ids])[0]
+    legal = [[3, 95], list(range(VOCAB)), [40], [17], [0, 31, 32, 63], list(range(0, VOCAB, 9)), [5, 6], [1], [90]]
+    restricted = torch.tensor([True, True, True, False, True, True, True, True, False])
+    masked = Masked(native, (words_of(legal), restricted))
+    found = PagedRun(cast(Model, masked), [9]).step([ids], sampled_rows=range(9))[0]
+    for row, ids_of_row in enumerate(legal):
+        if not restricted[row]:
+            assert torch.equal(found[row], full[row])
+        elif len(ids_of_row) > 1:
+            assert torch.equal(found[row, ids_of_row], full[row, ids_of_row])
+        assert not found[row].isnan().any()
+    assert (found[2] == -torch.inf).all(), "a forced row costs no product"
+
+
+def test_other_kernels_keep_the_readable_decoder(tmp_path: Path) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
+    model = load_model(tmp_path, ReferenceOps())
+    assert fused(model) is model
