@@ -256,8 +256,9 @@ std::optional<std::string> Machine::greedy_completion(State state, std::string t
         if (path.empty()) path = shortest_key(*best, text);
         if (limit == SIZE_MAX && best_cost < kUnknownCost) limit = 4096 + 4 * static_cast<size_t>(best_cost);
         for (char c : path) {
-            if (state.tops.size() > room) return std::nullopt;
-            room -= state.tops.size();
+            const uint64_t work = state.tops.size() + state.work / 16;
+            if (work > room) return room = 0, std::nullopt;
+            room -= work;
             text.push_back(c);
             trail.add(text, state);
             state = step(state, static_cast<uint8_t>(c), text);
@@ -343,9 +344,12 @@ std::optional<std::string> Machine::searched_completion(const State& state, cons
 
 std::string Machine::shortest_completion(const State& state, const std::string& text, const Excludes& excluded) const {
     constexpr uint64_t kRoom = 30'000;  // some tenths of a second
-    uint64_t room = UINT64_MAX;  // the greedy way is as long as the answer
+    uint32_t bytes = kInfinite;
+    for (const Top& top : state.tops) bytes = std::min(bytes, cost(top));
+    uint64_t room = 10 * kRoom + (bytes < kUnknownCost ? uint64_t{4} * bytes : 0);  // read in one way, or some seconds
     Trail trail;
     if (auto rest = greedy_completion(state, text, excluded, room, trail)) return *rest;
+    if (room == 0) throw LimitExceeded("the shortest completion takes too much work (a fixed limit)");
     for (const bool onward : {false, true}) {
         room = kRoom;
         if (auto whole = repaired_completion(trail, onward, excluded, room)) return whole->substr(text.size());

@@ -38,6 +38,7 @@ struct Machine::Step {
     // as many ways to cut a text into n parts as there are n-subsets of its bytes.
     std::vector<FramePtr> sequences{};
     std::unordered_set<const Frame*> handled{};             // the same, once they are many
+    std::unordered_map<const Frame*, std::unordered_set<const Frame*>> callers{};  // parents of frames that have many
 
     static constexpr size_t kFew = 16;
     bool was_handled(const Frame* frame) const {
@@ -46,7 +47,7 @@ struct Machine::Step {
     }
 
     void run() {
-        while (!ended.empty() || !begun.empty()) {
+        for (; !ended.empty() || !begun.empty(); ++out.work) {
             if (!begun.empty()) {
                 const auto [id, frame] = std::move(begun.back());
                 begun.pop_back();
@@ -146,15 +147,27 @@ struct Machine::Step {
         }
     }
 
+    bool is_caller(const Frame& frame, const FramePtr& parent) {
+        if (frame.parents.size() <= kFew)
+            return std::any_of(frame.parents.begin(), frame.parents.end(), [&](const FramePtr& known) { return known.get() == parent.get(); });
+        auto& known = callers[&frame];
+        if (known.empty())
+            for (const FramePtr& each : frame.parents) known.insert(each.get());
+        return known.count(parent.get()) != 0;
+    }
+    void add_caller(Frame& frame, const FramePtr& parent) {
+        if (frame.parents.size() > kFew) callers[&frame].insert(parent.get());
+        frame.parents.push_back(parent);
+        frame.inherit(*parent);
+    }
+
     // All calls of a rule at one place of the text share a frame.
     void call(NodeId id, const FramePtr& parent) {
         for (auto& [key, frame] : pushed) {
             if (key != std::pair{id, parent->nesting}) continue;
-            for (const FramePtr& known : frame->parents)
-                if (known.get() == parent.get()) return;
+            if (is_caller(*frame, parent)) return;
             if (leads_to(parent.get(), frame.get())) throw LimitExceeded("a rule calls itself before it reads anything (left recursion)");
-            frame->parents.push_back(parent);
-            frame->inherit(*parent);
+            add_caller(*frame, parent);
             if (was_handled(frame.get())) done(parent);  // it was already found empty here
             return;
         }
@@ -188,10 +201,7 @@ struct Machine::Step {
         const auto nesting = static_cast<uint16_t>(parent->nesting + 1);
         for (auto& [key, frame] : pushed) {
             if (key != std::pair{id, nesting}) continue;
-            for (const FramePtr& known : frame->parents)
-                if (known.get() == parent.get()) return;
-            frame->parents.push_back(parent);
-            frame->inherit(*parent);
+            if (!is_caller(*frame, parent)) add_caller(*frame, parent);
             return;
         }
         auto* frame = new_frame();
@@ -284,6 +294,7 @@ struct Machine::Step {
         while (!open.empty()) {
             const FramePtr& at = *open.back();
             open.pop_back();
+            ++out.work;
             if (at->phase != Frame::Call || at->step == text.size()) begin(id, at);
             else if (passed.insert(at.get()).second) add_all(at->parents);
         }

@@ -136,6 +136,7 @@ struct Top {
 struct State {
     std::vector<Top> tops;
     bool can_end = false;
+    uint32_t work = 0;  // frames looked at to make it
     std::vector<std::pair<uint32_t, NodeId>> failures;  // verified nodes that ended here and did not hold: start, node
     bool sensitive() const {
         for (const Top& top : tops)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from time import perf_counter
 
 import pytest
 
 from safegen.errors import GrammarError
-from safegen.grammars.constraint import MaskRows
+from safegen.grammars.constraint import MaskRows, NoCompletion
+from safegen.grammars.gbnf import from_gbnf
 from safegen.grammars.lark_grammar import compile_grammar
 from safegen.grammars.matcher import NativeConstraint
 from safegen.grammars.vocabulary import Vocabulary
@@ -79,3 +81,16 @@ def test_text_of_any_depth_costs_no_native_stack() -> None:
     constraint.fill((), rows)
     assert [index for index in range(6) if rows.bools(0)[index]] == [0, 2, 3]
     assert len(constraint.shortest_completion()) == 1 + 150_000
+
+
+CUT_IN_MANY_WAYS = "item ::= [a-z0-9]{1,3} | ."
+
+
+def test_a_completion_that_an_ambiguous_grammar_makes_too_costly_is_given_up_in_bounded_time() -> None:
+    program = compile_grammar(from_gbnf(f'root ::= root "," item{{2000}} | item\n{CUT_IN_MANY_WAYS}')).program
+    constraint = NativeConstraint(program, Vocabulary([*(bytes([byte]) for byte in range(256)), None], [256]))
+    constraint.advance(list(b"x,"))
+    started = perf_counter()
+    with pytest.raises(NoCompletion, match="a fixed limit"):
+        constraint.shortest_completion()
+    assert perf_counter() - started < 60

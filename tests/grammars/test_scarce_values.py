@@ -137,6 +137,20 @@ def test_what_needs_one_exact_value_is_closed_from_every_state(schema: dict[str,
 
 
 UNSATISFIABLE = [
+    {
+        "items": {
+            "type": "array",
+            "items": False,
+            "prefixItems": [
+                {
+                    "type": "object",
+                    "properties": {"a": {"type": "number"}, "b": {"allOf": [{"const": 1}, {"type": "null"}]}},
+                    "required": ["a", "b"],
+                }
+            ],
+        },
+        "minItems": 2,
+    },
     {"contains": {"const": None}, "minContains": 2, "unevaluatedItems": False},
     {"items": {"const": []}, "contains": {"type": "string"}, "minContains": 0, "minItems": 2},
     {"prefixItems": [{"const": 1}], "items": {"enum": [1.0]}, "minItems": 2},

@@ -113,7 +113,7 @@ class Walker:
         try:
             rest = constraint.shortest_completion()
         except NoCompletion as error:
-            if "max_states" in str(error):
+            if "max_states" in str(error) or "a fixed limit" in str(error):
                 raise LimitExceeded(str(error)) from error
             assert self.may_verify, text
             self.stats.unclosed += 1
