@@ -60,6 +60,11 @@ class BlockPool:
     def ref_count(self, block_id: int) -> int:
         return self._blocks[block_id].ref_count
 
+    def is_plain(self, block_id: int) -> bool:
+        """One holder, and no prefix is found by it: the holder may write into it as it is."""
+        block = self._blocks[block_id]
+        return block.ref_count == 1 and block.content_hash is None
+
     def is_cached(self, block_id: int) -> bool:
         return self._blocks[block_id].content_hash is not None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from safegen.engine import closing, retract
 from safegen.engine.request import TokenLogprobs
@@ -32,8 +32,7 @@ class Ending:
     forced_close: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """What a token did. num_settled: output tokens that nothing can take back any more (when the sequence ends, all
     of them are). num_retracted: drawn tokens that were taken back."""
 

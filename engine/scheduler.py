@@ -118,8 +118,10 @@ class Scheduler:
         """Blocks for the next num_tokens of a running sequence, preempting the newest; False when that was itself."""
         pool, table = self.pool, sequence.block_table
         start = sequence.num_computed_tokens
+        first = start // pool.block_size
+        if start + num_tokens <= len(table) * pool.block_size and pool.is_plain(table[first]):
+            return True
         while True:
-            first = start // pool.block_size
             shared = first < len(table) and pool.ref_count(table[first]) > 1
             missing = -(-(start + num_tokens) // pool.block_size) - len(table)
             if max(0, missing) + shared <= pool.num_free:

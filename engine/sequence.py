@@ -58,9 +58,12 @@ class Sequence:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_emitted_tokens",
+        "num_output_tokens",
         "num_prompt_tokens",
         "num_retracts",
+        "order",
         "patience",
+        "request",
         "stands_for",
         "stops",
     )
@@ -68,10 +71,13 @@ class Sequence:
     def __init__(self, context: RequestContext, index: int, stands_for: tuple[int, ...]) -> None:
         request = context.request
         self.context = context
+        self.request = request
         self.index = index
+        self.order = (context.arrival, index)  # rank of service: first come, first served
         self.stands_for = stands_for
         self._token_ids = list(request.prompt_ids)
         self.num_prompt_tokens = len(request.prompt_ids)
+        self.num_output_tokens = 0
         self.draft: tuple[int, ...] = ()
         self.num_computed_tokens = 0
         self.block_table = array("i")  # int32: a step copies it into its own table
@@ -93,15 +99,6 @@ class Sequence:
     # --- tokens ---------------------------------------------------------------------------------------------------
 
     @property
-    def request(self) -> Request:
-        return self.context.request
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Rank of service: first come, first served."""
-        return self.context.arrival, self.index
-
-    @property
     def num_tokens(self) -> int:
         """Committed tokens, prompt and output."""
         return len(self._token_ids)
@@ -109,10 +106,6 @@ class Sequence:
     @property
     def num_tokens_with_draft(self) -> int:
         return len(self._token_ids) + len(self.draft)
-
-    @property
-    def num_output_tokens(self) -> int:
-        return len(self._token_ids) - self.num_prompt_tokens
 
     @property
     def num_tokens_left(self) -> int:
@@ -134,6 +127,7 @@ class Sequence:
     def commit(self, ids: tuple[int, ...], logprobs: TokenLogprobs | None = None) -> None:
         """Append output tokens. logprobs: of the one token, if asked for."""
         self._token_ids.extend(ids)
+        self.num_output_tokens += len(ids)
         if logprobs is not None:
             self._held_logprobs.append(logprobs)
         if self.context.pipeline.needs_counts:
@@ -147,6 +141,7 @@ class Sequence:
         """
         dropped = self.output_ids(kept_tokens, self.num_output_tokens)
         del self._token_ids[self.num_prompt_tokens + kept_tokens :]
+        self.num_output_tokens = kept_tokens
         del self._held_logprobs[kept_tokens - self.num_emitted_tokens :]
         if self.context.pipeline.needs_counts:
             self._output_counts -= Counter(dropped)  # in place, and leaves no zero behind
@@ -159,8 +154,10 @@ class Sequence:
         stop = min(num_settled, self.num_output_tokens)
         if stop <= start:
             return (), ()
-        logprobs = tuple(self._held_logprobs[: stop - start])
-        del self._held_logprobs[: stop - start]
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if self._held_logprobs:
+            logprobs = tuple(self._held_logprobs[: stop - start])
+            del self._held_logprobs[: stop - start]
         self.num_emitted_tokens = stop
         return self.output_ids(start, stop), logprobs
 

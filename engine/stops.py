@@ -32,11 +32,12 @@ class StopMatcher:
 
     def feed(self, new_bytes: bytes, *, honoured: bool = True) -> StopMatch | None:
         """Append a token's bytes; the first match that ends among them. honoured False: matches are passed over."""
+        if not self._patterns:
+            self.num_bytes += len(new_bytes)
+            return None
         window_start = self.num_bytes - len(self._tail)
         window = self._tail + new_bytes
         self.num_bytes += len(new_bytes)
-        if not self._patterns:
-            return None
         match = self._first_match(window) if honoured else None
         self._tail = window[max(0, len(window) - self._keep_bytes) :]
         return None if match is None else StopMatch(match[2], window_start + match[1])

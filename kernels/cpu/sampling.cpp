@@ -20,7 +20,7 @@ using std::int64_t;
 constexpr double kTiny = std::numeric_limits<double>::min();
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 constexpr int64_t kSparseShare = 16;       // masks with fewer than 1 / kSparseShare of the ids legal are gathered
-constexpr int64_t kRowsWorthThreads = 4;   // greedy rows below which waking a thread takes longer than the work
+constexpr int64_t kRowsWorthThreads = 32;  // greedy rows below which waking a thread takes longer than the work
 
 const SampleLoops& loops() {
 #if defined(__x86_64__)
@@ -125,17 +125,21 @@ int bucket_of(double weight) {
     return static_cast<int>(std::min<std::uint64_t>(below, kBuckets - 1));
 }
 
-// Moves weights of at least `floor` to the head. Without branches: which ones they are is hard to foresee.
-void take_head(const std::vector<double>& weights, int64_t count, double floor, Head& head) {
+// Puts the weights of at least `floor` into the head. Without branches: which ones they are is hard to foresee.
+void take_head(int64_t count, double floor, Buffers& own) {
+    Head& head = own.head;
     head.places.resize(std::max<std::size_t>(head.places.size(), count + 1));
     head.weights.resize(std::max<std::size_t>(head.weights.size(), count + 1));
     std::int32_t* places = head.places.data();
     double* kept = head.weights.data();
     int64_t size = 0;
-    for (int64_t place = 0; place < count; ++place) {
-        places[size] = static_cast<std::int32_t>(place);
-        kept[size] = weights[place];
-        size += weights[place] >= floor;
+    for (int64_t start = 0; start < count; start += kSampleBlock) {
+        if (own.sums[start / kSampleBlock] < floor) continue;
+        for (int64_t place = start; place < std::min(start + kSampleBlock, count); ++place) {
+            places[size] = static_cast<std::int32_t>(place);
+            kept[size] = own.weights[place];
+            size += own.weights[place] >= floor;
+        }
     }
     head.places.resize(size);
     head.weights.resize(size);
@@ -149,7 +153,7 @@ void cut_nucleus(int64_t count, double top_p, double least, Buffers& own) {
     double total = 0.0;
     for (const double sum : own.sums) total += sum;
     const double wanted = top_p * total;
-    take_head(own.weights, count, std::max(kTiny, 0.5 * (1.0 - top_p) * total / static_cast<double>(count)), own.head);
+    take_head(count, std::max(kTiny, 0.5 * (1.0 - top_p) * total / static_cast<double>(count)), own);
     const std::vector<double>& weights = own.head.weights;
     own.band_sums.assign(kBuckets, 0.0);
     int last = 0;
