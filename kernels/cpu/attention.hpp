@@ -77,6 +77,33 @@ inline void finish(const AttentionArgs& a, const AttentionItem& item, const Work
     }
 }
 
+// What the rows of the register tile at `first` see of a tile of keys.
+inline Span seen(const AttentionArgs& a, const AttentionItem& item, const Workspace& w, int64_t first, int64_t start) {
+    Span span;
+    span.rows = tile_rows(w, first);
+    for (int64_t r = 0; r < span.rows; ++r) {
+        const int64_t position = a.position[place(a, item, first + r).token];
+        const int64_t begin = window_start(a, position) - start, end = position + 1 - start;
+        span.begin[r] = begin > 0 ? begin : 0;
+        span.end[r] = end < kKeyTile ? end : kKeyTile;
+    }
+    return span;
+}
+
+template <class Kv>
+inline void attend_all(const AttentionArgs& a, const AttentionItem& item, const Workspace& w, const Tile& tile,
+                       const Tile& next) {
+    if (a.key_scale) read_scales(a, w, tile);
+    if constexpr (Kv::kNarrow) {
+        if (w.rows <= kAttendRows && a.head_dim == w.padded)
+            return attend_cached<Kv>(a, w, seen(a, item, w, 0, tile.start), tile, next);
+    }
+    read_keys<Kv>(a, w, tile, next);
+    read_values<Kv>(a, w, tile);
+    for (int64_t first = 0; first < w.rows; first += kAttendRows)
+        attend(a, w, first, seen(a, item, w, first, tile.start));
+}
+
 void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch) {
     const Workspace w(a, (item.last - item.first) * (a.heads / a.kv_heads), scratch);
     begin(a, item, w);
@@ -95,22 +122,7 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
         next.start = tile.start + kKeyTile;
         const bool last = next.start >= high;
         if (!last) find_rows(a, item, next, low, high);
-        with_kv(a.kv, [&]<class Q>() {
-            read_keys<Q>(a, w, tile, last ? tile : next);
-            read_values<Q>(a, w, tile, last ? tile : next);
-        });
-        if (a.key_scale) read_scales(a, w, tile);
-        for (int64_t first = 0; first < w.rows; first += kAttendRows) {
-            Span span;
-            span.rows = tile_rows(w, first);
-            for (int64_t r = 0; r < span.rows; ++r) {
-                const int64_t position = a.position[place(a, item, first + r).token];
-                const int64_t begin = window_start(a, position) - tile.start, end = position + 1 - tile.start;
-                span.begin[r] = begin > 0 ? begin : 0;
-                span.end[r] = end < kKeyTile ? end : kKeyTile;
-            }
-            attend(a, w, first, span);
-        }
+        with_kv(a.kv, [&]<class Kv>() { attend_all<Kv>(a, item, w, tile, last ? tile : next); });
     }
     finish(a, item, w);
 }

@@ -1,102 +1,19 @@
 // One tile of keys against one register tile of query rows: scores, running softmax, weighted values (attention.hpp
 // says why in this order). Internal linkage.
+//
+// Where all rows of an item make one register tile, as in decoding, narrow keys and values are used as they come from
+// the cache, converted in registers; else they are converted once to the workspace and read from there by every
+// register tile. The operations of a row are the same either way.
 #pragma once
 
-#include "kernels/cpu/kv_cache.hpp"
+#include "kernels/cpu/attention_read.hpp"
 
 namespace {
-
-using safegen::cpu::AttentionArgs;
-using safegen::cpu::kKeyTile;
-
-static_assert(kAttendRows <= safegen::cpu::kMaxAttendRows);
-constexpr float kInfinity = __builtin_inff(), kLog2E = 1.44269504088896341f;
-
-// An item's scratch memory (attention_scratch counts it).
-struct Workspace {
-    int64_t rows, padded;
-    float *queries, *maximum, *sums, *accumulators;  // [tile][dim][tile's rows], [rows], [rows][16], [rows][padded]
-    float *keys, *values, *scores;  // [padded][kKeyTile], [kKeyTile][padded], [kAttendRows][kKeyTile]
-    float *key_scales, *value_scales;  // [kKeyTile], of an i8 cache
-
-    Workspace(const AttentionArgs& a, int64_t rows, float* scratch)
-        : rows(rows), padded(safegen::cpu::round_up(a.head_dim, 16)) {
-        keys = scratch;
-        values = keys + kKeyTile * padded;
-        scores = values + kKeyTile * padded;
-        key_scales = scores + kAttendRows * kKeyTile;
-        value_scales = key_scales + kKeyTile;
-        sums = value_scales + kKeyTile;
-        accumulators = sums + rows * 16;
-        queries = accumulators + rows * padded;
-        maximum = queries + rows * padded;
-    }
-};
-
-// The keys of the tile that each of some neighbouring rows sees: [begin, end), empty where end <= begin.
-struct Span {
-    int64_t rows, begin[kAttendRows], end[kAttendRows];
-};
 
 // op.template operator()<N>() with N = n, 1 .. most.
 template <int most, class Op> inline void with_count(int64_t n, const Op& op) {
     if (n >= most) return op.template operator()<most>();
     if constexpr (most > 1) with_count<most - 1>(n, op);
-}
-
-// The keys of one tile that an item reads, and the places of their cached rows.
-struct Tile {
-    int64_t start, begin, end;  // absolute position of the tile; keys [begin, end) of it
-    int64_t row[kKeyTile];      // of keys outside [begin, end): that of begin
-};
-
-inline void prefetch_line(const uint8_t* a) { __builtin_prefetch(a, 0, 2); }
-
-// The keys of `tile` as columns, fp32, while the rows of `next` are asked for: blocks lie anywhere, which the
-// processor does not foresee; asking for all of them at once would hold up what is read now.
-template <class Q> inline void read_keys(const AttentionArgs& a, const Workspace& w, const Tile& tile, const Tile& next) {
-    constexpr int64_t bytes = Q::kBytes / 16;
-    const int64_t head_bytes = a.head_dim * bytes;
-    const auto* key = static_cast<const uint8_t*>(a.key);
-    for (int64_t i = tile.begin / 16 * 16; i < tile.end; i += 16) {
-        const uint8_t *at[16], *later[16];
-        for (int k = 0; k < 16; ++k) {
-            at[k] = key + tile.row[i + k] * head_bytes;
-            later[k] = key + next.row[i + k] * head_bytes;
-        }
-        F run[16];
-        int64_t d = 0;
-        for (; d + 16 <= a.head_dim; d += 16) {
-            if (d * bytes % 64 == 0)
-                for (int k = 0; k < 16; ++k) prefetch_line(later[k] + d * bytes);
-            SAFEGEN_UNROLL
-            for (int k = 0; k < 16; ++k) Q::decode(at[k] + d * bytes, run + k);
-            store_columns(run, w.keys + d * kKeyTile + i, kKeyTile);
-        }
-        if (d < a.head_dim) {
-            for (int k = 0; k < 16; ++k) run[k] = decode_tail<Q>(at[k] + d * bytes, a.head_dim - d);
-            store_columns(run, w.keys + d * kKeyTile + i, kKeyTile);
-        }
-    }
-}
-
-// The values of `tile` as rows, fp32.
-template <class Q>
-inline void read_values(const AttentionArgs& a, const Workspace& w, const Tile& tile, const Tile& next) {
-    const int64_t head_bytes = a.head_dim * (Q::kBytes / 16);
-    const auto* value = static_cast<const uint8_t*>(a.value);
-    for (int64_t i = tile.begin; i < tile.end; ++i) {
-        for (int64_t byte = 0; byte < head_bytes; byte += 64) prefetch_line(value + next.row[i] * head_bytes + byte);
-        decode_row<Q>(value + tile.row[i] * head_bytes, a.head_dim, w.values + i * w.padded, true);
-    }
-}
-
-// Digits of an i8 cache stay digits: scores and weights take the scales, one each instead of head_dim.
-inline void read_scales(const AttentionArgs& a, const Workspace& w, const Tile& tile) {
-    for (int64_t i = 0; i < kKeyTile; ++i) {
-        w.key_scales[i] = a.key_scale[tile.row[i]];
-        w.value_scales[i] = a.value_scale[tile.row[i]];
-    }
 }
 
 // scores[R][kKeyTile]: queries [dim][R] times C registers of key columns.
@@ -125,44 +42,37 @@ template <int R, int C> inline void score_columns(const float* queries, const fl
     }
 }
 
-// acc[R rows, `stride` apart][C registers] = acc * decay + sum over keys [begin, end) of weight * value.
-template <int R, int C>
-inline void add_values(float* acc, int64_t stride, const float* decay, const float* weights, const float* values,
-                       int64_t begin, int64_t end) {
-    V total[R][C];
-    SAFEGEN_UNROLL
-    for (int r = 0; r < R; ++r) {
-        const V factor = vset1(decay[r]);
-        SAFEGEN_UNROLL
-        for (int c = 0; c < C; ++c) total[r][c] = vmul(vload(acc + r * stride + c * kWidth), factor);
-    }
-    for (int64_t i = begin; i < end; ++i) {
-        V value[C];
-        SAFEGEN_UNROLL
-        for (int c = 0; c < C; ++c) value[c] = vload(values + i * stride + c * kWidth);
-        SAFEGEN_UNROLL
-        for (int r = 0; r < R; ++r) {
-            const V weight = vset1(weights[r * kKeyTile + i]);
-            SAFEGEN_UNROLL
-            for (int c = 0; c < C; ++c) total[r][c] = vfma(weight, value[c], total[r][c]);
-        }
-    }
-    SAFEGEN_UNROLL
-    for (int r = 0; r < R; ++r) {
-        SAFEGEN_UNROLL
-        for (int c = 0; c < C; ++c) vstore(acc + r * stride + c * kWidth, total[r][c]);
-    }
+// The scores of R rows with keys [begin, end) of the workspace; neighbours of these may be scored too.
+template <int R>
+inline void score_tile(const AttentionArgs& a, const Workspace& w, int64_t row, int64_t begin, int64_t end) {
+    for (int64_t i = begin / kWidth * kWidth; i < end; i += kAttendCols * kWidth)
+        with_count<kAttendCols>((end - i + kWidth - 1) / kWidth, [&]<int C>() {
+            score_columns<R, C>(w.queries + row * a.head_dim, w.keys + i, a.head_dim, w.scores + i);
+        });
 }
 
-// All dimensions of R rows.
-template <int R>
-inline void add_all_values(const Workspace& w, int64_t row, const float* decay, const float* weights, int64_t begin,
-                           int64_t end) {
-    float* acc = w.accumulators + row * w.padded;
-    for (int64_t d = 0; d < w.padded; d += kAttendCols * kWidth)
-        with_count<kAttendCols>((w.padded - d) / kWidth, [&]<int C>() {
-            add_values<R, C>(acc + d, w.padded, decay, weights, w.values + d, begin, end);
-        });
+// The same from the cache, for a head_dim that is a multiple of 8.
+template <class Kv, int R>
+inline void score_cached(const AttentionArgs& a, const Workspace& w, const Tile& tile, const Tile& next) {
+    for (int64_t i = tile.begin / 16 * 16; i < tile.end; i += 16) {
+        const KeyRows rows(a, tile, next, i, a.head_dim * Kv::kNumber);
+        F acc[R];
+        SAFEGEN_UNROLL
+        for (int r = 0; r < R; ++r) acc[r] = zero();
+        const float* queries = w.queries;
+        for (int64_t d = 0; d < a.head_dim; d += 8, queries += 8 * R) {
+            rows.prefetch(d * Kv::kNumber);
+            const Columns8 eight = Kv::columns8(rows.at, d * Kv::kNumber);
+            SAFEGEN_UNROLL
+            for (int j = 0; j < 8; ++j) {
+                const F key = Kv::column(eight, j);
+                SAFEGEN_UNROLL
+                for (int r = 0; r < R; ++r) acc[r] = fma(set1(queries[j * R + r]), key, acc[r]);
+            }
+        }
+        SAFEGEN_UNROLL
+        for (int r = 0; r < R; ++r) store(w.scores + r * kKeyTile + i, acc[r]);
+    }
 }
 
 // s where begin <= lane < end, else -infinity.
@@ -195,22 +105,10 @@ inline float finish_scores(const AttentionArgs& a, const Workspace& w, float* sc
     return largest(top);
 }
 
-// Rows [row, row + span.rows), one register tile, over the tile of keys in the workspace.
-template <int R> inline void attend_rows(const AttentionArgs& a, const Workspace& w, int64_t row, const Span& span) {
-    int64_t begin = kKeyTile, end = 0, common_begin = 0, common_end = kKeyTile;
-    for (int r = 0; r < R; ++r) {
-        begin = span.begin[r] < begin ? span.begin[r] : begin;
-        end = span.end[r] > end ? span.end[r] : end;
-        common_begin = span.begin[r] > common_begin ? span.begin[r] : common_begin;
-        common_end = span.end[r] < common_end ? span.end[r] : common_end;
-    }
-    if (begin >= end) return;
-    for (int64_t i = begin / kWidth * kWidth; i < end; i += kAttendCols * kWidth)
-        with_count<kAttendCols>((end - i + kWidth - 1) / kWidth, [&]<int C>() {
-            score_columns<R, C>(w.queries + row * a.head_dim, w.keys + i, a.head_dim, w.scores + i);
-        });
-
-    alignas(64) float base[16] = {}, decay[16] = {};
+// Scores of R rows to weights relative to the running maximum; decay: what the rows' sums so far are worth by it.
+template <int R>
+inline void weigh(const AttentionArgs& a, const Workspace& w, int64_t row, const Span& span, float* decay) {
+    float base[R];
     for (int r = 0; r < R; ++r) {
         const float before = w.maximum[row + r];
         const float top = finish_scores(a, w, w.scores + r * kKeyTile, span.begin[r], span.end[r]);
@@ -230,26 +128,117 @@ template <int R> inline void attend_rows(const AttentionArgs& a, const Workspace
         }
         store(w.sums + 16 * (row + r), sums);
     }
-
-    static constexpr float one[1] = {1.0f};
-    if (common_begin >= common_end) {
-        for (int r = 0; r < R; ++r)
-            add_all_values<1>(w, row + r, decay + r, w.scores + r * kKeyTile, span.begin[r], span.end[r]);
-        return;
-    }
-    for (int r = 0; r < R; ++r) {
-        if (span.begin[r] == common_begin) continue;
-        add_all_values<1>(w, row + r, decay + r, w.scores + r * kKeyTile, span.begin[r], common_begin);
-        decay[r] = 1.0f;
-    }
-    add_all_values<R>(w, row, decay, w.scores, common_begin, common_end);
-    for (int r = 0; r < R; ++r)
-        if (span.end[r] > common_end)
-            add_all_values<1>(w, row + r, one, w.scores + r * kKeyTile, common_end, span.end[r]);
 }
 
+// Where values are read, one register at a time: the workspace, or the cache.
+struct TileValues {
+    const float* values;
+    int64_t stride;
+    const float* key(int64_t i) const { return values + i * stride; }
+    static V one(const float* key, int64_t d) { return vload(key + d); }
+};
+template <class Kv> struct CachedValues {
+    const uint8_t* values;
+    const int64_t* row;
+    int64_t head_bytes;
+    const uint8_t* key(int64_t i) const { return values + row[i] * head_bytes; }
+    static V one(const uint8_t* key, int64_t d) { return Kv::one(key + d * Kv::kNumber); }
+};
+
+// acc[R rows, `stride` apart][C registers from dimension d on] = acc * decay + sum over keys [begin, end) of weight *
+// value.
+template <int R, int C, class Values>
+inline void add_values(float* acc, int64_t stride, const float* decay, const float* weights, const Values& values,
+                       int64_t d, int64_t begin, int64_t end) {
+    acc += d;
+    V total[R][C];
+    SAFEGEN_UNROLL
+    for (int r = 0; r < R; ++r) {
+        const V factor = vset1(decay[r]);
+        SAFEGEN_UNROLL
+        for (int c = 0; c < C; ++c) total[r][c] = vmul(vload(acc + r * stride + c * kWidth), factor);
+    }
+    for (int64_t i = begin; i < end; ++i) {
+        const auto* key = values.key(i);
+        V value[C];
+        SAFEGEN_UNROLL
+        for (int c = 0; c < C; ++c) value[c] = Values::one(key, d + c * kWidth);
+        SAFEGEN_UNROLL
+        for (int r = 0; r < R; ++r) {
+            const V weight = vset1(weights[r * kKeyTile + i]);
+            SAFEGEN_UNROLL
+            for (int c = 0; c < C; ++c) total[r][c] = vfma(weight, value[c], total[r][c]);
+        }
+    }
+    SAFEGEN_UNROLL
+    for (int r = 0; r < R; ++r) {
+        SAFEGEN_UNROLL
+        for (int c = 0; c < C; ++c) vstore(acc + r * stride + c * kWidth, total[r][c]);
+    }
+}
+
+// All dimensions of R rows.
+template <int R, class Values>
+inline void add_range(const Workspace& w, int64_t row, const float* decay, const float* weights, const Values& values,
+                      int64_t begin, int64_t end) {
+    for (int64_t d = 0; d < w.padded; d += kAttendCols * kWidth)
+        with_count<kAttendCols>((w.padded - d) / kWidth, [&]<int C>() {
+            add_values<R, C>(w.accumulators + row * w.padded, w.padded, decay, weights, values, d, begin, end);
+        });
+}
+
+// Adds to each of R rows the values of its own keys: those that all see together, the others row by row.
+template <int R, class Values>
+inline void add_span(const Workspace& w, int64_t row, const Span& span, float* decay, const Values& values) {
+    int64_t begin = 0, end = kKeyTile;  // seen by all
+    for (int r = 0; r < R; ++r) {
+        begin = span.begin[r] > begin ? span.begin[r] : begin;
+        end = span.end[r] < end ? span.end[r] : end;
+    }
+    const auto alone = [&](int r, int64_t from, int64_t to) {
+        add_range<1>(w, row + r, decay + r, w.scores + r * kKeyTile, values, from, to);
+        decay[r] = 1.0f;
+    };
+    if (begin >= end) {
+        for (int r = 0; r < R; ++r) alone(r, span.begin[r], span.end[r]);
+        return;
+    }
+    for (int r = 0; r < R; ++r)
+        if (span.begin[r] < begin) alone(r, span.begin[r], begin);
+    add_range<R>(w, row, decay, w.scores, values, begin, end);
+    for (int r = 0; r < R; ++r) {
+        decay[r] = 1.0f;
+        if (span.end[r] > end) alone(r, end, span.end[r]);
+    }
+}
+
+// Rows [row, row + span.rows), one register tile, over the tile of keys in the workspace.
 inline void attend(const AttentionArgs& a, const Workspace& w, int64_t row, const Span& span) {
-    with_count<kAttendRows>(span.rows, [&]<int R>() { attend_rows<R>(a, w, row, span); });
+    int64_t begin = kKeyTile, end = 0;  // seen by any
+    for (int64_t r = 0; r < span.rows; ++r) {
+        begin = span.begin[r] < begin ? span.begin[r] : begin;
+        end = span.end[r] > end ? span.end[r] : end;
+    }
+    if (begin >= end) return;
+    with_count<kAttendRows>(span.rows, [&]<int R>() {
+        alignas(64) float decay[16] = {};
+        score_tile<R>(a, w, row, begin, end);
+        weigh<R>(a, w, row, span, decay);
+        add_span<R>(w, row, span, decay, TileValues{w.values, w.padded});
+    });
+}
+
+// All rows of an item that are one register tile, over a tile of keys in the cache.
+template <class Kv>
+inline void attend_cached(const AttentionArgs& a, const Workspace& w, const Span& span, const Tile& tile,
+                          const Tile& next) {
+    with_count<kAttendRows>(span.rows, [&]<int R>() {
+        alignas(64) float decay[16] = {};
+        score_cached<Kv, R>(a, w, tile, next);
+        weigh<R>(a, w, 0, span, decay);
+        add_span<R>(w, 0, span, decay, CachedValues<Kv>{static_cast<const uint8_t*>(a.value), tile.row,
+                                                        a.head_dim * Kv::kNumber});
+    });
 }
 
 }  // namespace

@@ -10,22 +10,55 @@
 
 namespace {
 
+using safegen::cpu::kKeyTile;
 using safegen::cpu::KvKind;
 using safegen::cpu::KvWriteArgs;
 
 constexpr float kLargestHalf = 65504.0f, kZeroHead = 1e-30f;
 
-// Digits of an i8 cache as floats; the scale is the reader's.
-struct S8 : Format<16, 16> {
+// Each kind: bytes of a number, how one register of a row is read, and how 16 numbers of 16 rows are turned to columns,
+// out[j * kKeyTile + k] = number j of row k. Those whose columns cost less than a load of fp32 (kNarrow) also give them
+// eight at a time. An i8 cache gives its digits; the scale is the reader's.
+struct KvF32 : F32 {
+    static constexpr int64_t kNumber = 4;
+    static constexpr bool kNarrow = false;
+    static void columns(const uint8_t* const row[16], int64_t offset, float* out) {
+        F run[16];
+        SAFEGEN_UNROLL
+        for (int k = 0; k < 16; ++k) decode(row[k] + offset, run + k);
+        store_columns(run, out, kKeyTile);
+    }
+};
+template <class Kv> struct NarrowKv {
+    static constexpr bool kNarrow = true;
+    static void columns(const uint8_t* const row[16], int64_t offset, float* out) {
+        for (int j = 0; j < 16; j += 8, offset += 8 * Kv::kNumber, out += 8 * kKeyTile) {
+            const Columns8 eight = Kv::columns8(row, offset);
+            SAFEGEN_UNROLL
+            for (int i = 0; i < 8; ++i) store(out + i * kKeyTile, Kv::column(eight, i));
+        }
+    }
+};
+struct KvF16 : F16, NarrowKv<KvF16> {
+    static constexpr int64_t kNumber = 2;
+    static V one(const uint8_t* a) { return vload_f16(a); }
+    static Columns8 columns8(const uint8_t* const row[16], int64_t offset) { return f16_columns8(row, offset); }
+    static F column(const Columns8& a, int j) { return f16_column(a, j); }
+};
+struct KvI8 : Format<16, 16>, NarrowKv<KvI8> {
+    static constexpr int64_t kNumber = 1;
     static void decode(const uint8_t* a, F* w) { w[0] = from_s8(b_load(a)); }
+    static V one(const uint8_t* a) { return vload_s8(a); }
+    static Columns8 columns8(const uint8_t* const row[16], int64_t offset) { return s8_columns8(row, offset); }
+    static F column(const Columns8& a, int j) { return s8_column(a, j); }
 };
 
-// Calls op.template operator()<Format>() for the kind.
-template <class Op> inline void with_kv(KvKind kind, Op op) {
+// op.template operator()<Kind>() for the kind.
+template <class Op> inline void with_kv(KvKind kind, const Op& op) {
     switch (kind) {
-        case KvKind::f32: return op.template operator()<F32>();
-        case KvKind::f16: return op.template operator()<F16>();
-        case KvKind::i8: return op.template operator()<S8>();
+        case KvKind::f32: return op.template operator()<KvF32>();
+        case KvKind::f16: return op.template operator()<KvF16>();
+        case KvKind::i8: return op.template operator()<KvI8>();
     }
 }
 

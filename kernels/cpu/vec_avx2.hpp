@@ -122,6 +122,17 @@ inline void half2(const std::uint8_t* a, F& first, F& second) {
     second.p[0] = second.p[1] = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
 }
 
+inline V vload_f16(const std::uint8_t* a) { return _mm256_cvtph_ps(b_load(a)); }
+inline V vload_s8(const std::uint8_t* a) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(a))); }
+
+inline F f16_column(const Columns8& a, int j) {
+    return {{_mm256_cvtph_ps(_mm256_castsi256_si128(a.c[j])), _mm256_cvtph_ps(_mm256_extracti128_si256(a.c[j], 1))}};
+}
+inline F s8_column(const Columns8& a, int j) {
+    const auto floats = [](B half) { return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(half)); };
+    return {{floats(_mm256_castsi256_si128(a.c[j])), floats(_mm256_extracti128_si256(a.c[j], 1))}};
+}
+
 inline F from_u8(B a) {
     return {{_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)),
              _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(a, a)))}};
@@ -130,7 +141,7 @@ inline F from_s8(B a) {
     return {{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(a)),
              _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(a, a)))}};
 }
-inline F from_f16(const std::uint8_t* a) { return {{_mm256_cvtph_ps(b_load(a)), _mm256_cvtph_ps(b_load(a + 16))}}; }
+inline F from_f16(const std::uint8_t* a) { return {{vload_f16(a), vload_f16(a + 16)}}; }
 // 16 halves and 16 signed bytes, to nearest even; the caller keeps them in range.
 inline void to_f16(std::uint8_t* a, const F& v) {
     for (int i = 0; i < kParts; ++i)

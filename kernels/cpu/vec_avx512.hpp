@@ -98,11 +98,18 @@ inline void half2(const std::uint8_t* a, F& first, F& second) {
     second.p[0] = _mm512_broadcastss_ps(_mm_movehdup_ps(both));
 }
 
+inline V vload_f16(const std::uint8_t* a) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)));
+}
+inline V vload_s8(const std::uint8_t* a) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b_load(a))); }
+
 inline F from_u8(B a) { return {{_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(a))}}; }
 inline F from_s8(B a) { return {{_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a))}}; }
-inline F from_f16(const std::uint8_t* a) {
-    return {{_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)))}};
-}
+inline F from_f16(const std::uint8_t* a) { return {{vload_f16(a)}}; }
+
+inline F f16_column(const Columns8& a, int j) { return {{_mm512_cvtph_ps(a.c[j])}}; }
+inline F s8_column(const Columns8& a, int j) { return {{_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(a.c[j]))}}; }
+
 // 16 halves and 16 signed bytes, to nearest even; the caller keeps them in range.
 inline void to_f16(std::uint8_t* a, const F& v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(a), _mm512_cvtps_ph(v.p[0], _MM_FROUND_TO_NEAREST_INT));

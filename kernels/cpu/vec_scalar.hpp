@@ -202,9 +202,34 @@ inline void half2(const std::uint8_t* a, F& first, F& second) {
     first = half1(a);
     second = half1(a + 2);
 }
-inline F from_f16(const std::uint8_t* a) {
-    return {{lanes([&](int i) { return half_at(a + 2 * i); })}};
+inline V vload_f16(const std::uint8_t* a) {
+    return lanes([&](int i) { return half_at(a + 2 * i); });
 }
+inline V vload_s8(const std::uint8_t* a) {
+    return lanes([&](int i) { return static_cast<float>(static_cast<std::int8_t>(a[i])); });
+}
+inline F from_f16(const std::uint8_t* a) { return {{vload_f16(a)}}; }
+
+
+// Eight neighbouring numbers of each of sixteen rows, by column: halves, or signed bytes.
+struct Columns8 {
+    F c[8];
+};
+template <class Number> inline Columns8 columns8(Number number) {
+    Columns8 r;
+    for (int j = 0; j < 8; ++j)
+        for (int k = 0; k < 16; ++k) r.c[j].p[0].v[k] = number(k, j);
+    return r;
+}
+inline Columns8 f16_columns8(const std::uint8_t* const row[16], std::int64_t offset) {
+    return columns8([=](int k, int j) { return half_at(row[k] + offset + 2 * j); });
+}
+inline Columns8 s8_columns8(const std::uint8_t* const row[16], std::int64_t offset) {
+    return columns8([=](int k, int j) { return static_cast<float>(static_cast<std::int8_t>(row[k][offset + j])); });
+}
+inline F f16_column(const Columns8& a, int j) { return a.c[j]; }
+inline F s8_column(const Columns8& a, int j) { return a.c[j]; }
+
 // To nearest even: adding a power of two drops the bits that a half has no room for; NaN stays NaN.
 inline std::uint16_t float_to_half(float value) {
     std::uint32_t bits;

@@ -78,18 +78,27 @@ def test_attention_equals_torch_for_every_number_of_rows(name: str, dtype: torch
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", KV_DTYPES, ids=str)
-@pytest.mark.parametrize(("window", "softcap"), [(None, None), (50, 30.0)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "window", "softcap"),
+    [
+        (6, 2, 64, None, None),
+        (6, 2, 64, 50, 30.0),
+        (4, 2, 32, 50, None),
+        (1, 1, 24, None, None),
+        (16, 2, 16, None, 20.0),
+    ],
+)
 def test_attention_bits_depend_on_neither_chunks_nor_blocks_nor_company_nor_threads(
-    name: str, dtype: torch.dtype, window: int | None, softcap: float | None
+    name: str, dtype: torch.dtype, heads: int, kv_heads: int, dim: int, window: int | None, softcap: float | None
 ) -> None:
-    heads, kv_heads, dim, length = 6, 2, 64, 203
+    length = 203
     (key,), (value,) = sequences([length], kv_heads, dim)
     others = sequences([40, 90], kv_heads, dim)
     q = randn(length, heads, dim)
 
-    def attend(chunk: int, block_size: int, seed: int, company: bool) -> Tensor:
+    def attend(chunk: int, block_size: int, seed: int, company: bool, start: int = 0) -> Tensor:
         parts = []
-        for first in range(0, length, chunk):
+        for first in range(start, length, chunk):
             last = min(first + chunk, length)
             keys, values, queries, lens = [key[:last]], [value[:last]], [q[first:last]], [last - first]
             if company:
@@ -97,20 +106,21 @@ def test_attention_bits_depend_on_neither_chunks_nor_blocks_nor_company_nor_thre
                 queries, lens = [randn(3, heads, dim), *queries, randn(1, heads, dim)], [3, *lens, 1]
             cache, plan = paged_cache(keys, values, lens, block_size=block_size, seed=seed, dtype=dtype)
             out = OPS.paged_attention(torch.cat(queries), cache, plan, scale=0.125, window=window, softcap=softcap)
-            start = 3 if company else 0
-            parts.append(out[start : start + last - first])
+            before = 3 if company else 0
+            parts.append(out[before : before + last - first])
         return torch.cat(parts)
 
     with isa(name):
         whole = attend(length, 16, 0, False)
         assert whole.isfinite().all()
-        for chunk, block_size, seed, company in [
-            (1, 16, 1, False),
-            (7, 1, 2, True),
-            (64, 32, 3, True),
-            (100, 5, 4, False),
+        for chunk, block_size, seed, company, start in [
+            (1, 16, 1, False, 170),
+            (2, 8, 6, True, 160),
+            (7, 1, 2, True, 100),
+            (64, 32, 3, True, 0),
+            (100, 5, 4, False, 0),
         ]:
-            assert torch.equal(attend(chunk, block_size, seed, company), whole), (chunk, block_size)
+            assert torch.equal(attend(chunk, block_size, seed, company, start), whole[start:]), (chunk, block_size)
         with threads(1):
             assert torch.equal(attend(31, 16, 5, True), whole)
 
