@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/thread_pool.hpp"
+#include "kernels/cpu/weight_memory.hpp"
 
 namespace safegen::cpu {
 namespace {
@@ -163,11 +164,11 @@ void store_half(uint8_t* to, float value) {
 template <class Source> PackedWeight fill(Packing packing, int64_t out, int64_t in, bool shifted, const Source& source) {
     const PackingInfo info = kPackingInfo[static_cast<int>(packing)];
     PackedWeight w{packing, out, in, (out + 15) / 16, (in + kGroup - 1) / kGroup, {}, {}};
-    w.records.reserve(w.blocks * w.block_bytes());
+    w.records = weight_memory(w.blocks * w.block_bytes());
     if (shifted) w.row_scale.assign(static_cast<std::size_t>(w.blocks) * 16, 1.0f);
     const int ints = int_bytes(packing);
     ThreadPool::instance().run(w.blocks, [&](int64_t block) {
-        uint8_t* base = w.records.data() + block * w.block_bytes();
+        uint8_t* base = w.records.get() + block * w.block_bytes();
         std::memset(base, 0, static_cast<std::size_t>(w.block_bytes()));
         std::vector<Ints> groups(static_cast<std::size_t>(w.groups));
         for (int lane = 0; lane < 16; ++lane) {
@@ -303,7 +304,7 @@ PackedWeight quantize_weight(Kind kind, const uint8_t* raw, int64_t out, int64_t
 void dequantize_packed(const PackedWeight& w, int64_t row, float* out) {
     const PackingInfo info = kPackingInfo[static_cast<int>(w.packing)];
     const int ints = int_bytes(w.packing), lane = static_cast<int>(row % 16);
-    const uint8_t* record = w.records.data() + row / 16 * w.block_bytes();
+    const uint8_t* record = w.records.get() + row / 16 * w.block_bytes();
     const float factor = w.row_scale.empty() ? 1.0f : w.row_scale[static_cast<std::size_t>(row)];
     for (int64_t g = 0; g < w.groups; ++g, record += info.bytes) {
         const float minimum = info.minimum ? half_at(record + ints + 32 + 2 * lane) * factor : 0.0f;

@@ -76,7 +76,7 @@ template <class T> class AlignedArray {
 struct PackedWeight {
     Packing packing;
     std::int64_t out, in, blocks, groups;
-    AlignedArray<std::uint8_t> records;
+    std::shared_ptr<std::uint8_t> records;
     std::vector<float> row_scale;  // [blocks * 16], or empty: all 1
 
     std::int64_t block_bytes() const { return groups * kPackingInfo[static_cast<int>(packing)].bytes; }
@@ -133,7 +133,7 @@ struct PackedArgs {
     bool accumulate;         // y += instead of y =
 };
 static inline PackedArgs packed_args(const PackedWeight& w, const float* bias, float* y, bool accumulate = false) {
-    return {w.packing, w.records.data(), w.out, w.groups, w.block_bytes(),
+    return {w.packing, w.records.get(), w.out, w.groups, w.block_bytes(),
             w.row_scale.empty() ? nullptr : w.row_scale.data(), bias, y, w.out, 0, accumulate};
 }
 
