@@ -6,6 +6,7 @@ not counted. So the prompts' own time is in no decode figure. Only tokens of the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,6 +24,11 @@ class Generated:
     seconds: float
     num_valid: int = 0
     notes: dict[str, float] = field(default_factory=dict)
+
+
+def usable_cpus() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class CpuEngine(Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import version
 from benchmarks.common.cpu_workload import LOADED_SEQUENCES, Prompt, Workload
-from benchmarks.peers.base import CpuEngine, Generated
+from benchmarks.peers.base import CpuEngine, Generated, usable_cpus
 
 _LOADED_STEPS = 16
 
@@ -32,7 +31,7 @@ class LlamaCppEngine:
         self._path, self._workload = model, workload
 
     def settings(self) -> list[str]:
-        threads = sorted({1, min(2, os.cpu_count() or 1)}, reverse=True)
+        threads = sorted({1, min(2, usable_cpus())}, reverse=True)
         return [f"t{count}_fa{flash}" for count, flash in itertools.product(threads, (1, 0))]
 
     def versions(self) -> dict[str, Any]:

@@ -7,7 +7,6 @@ running `generate`, so there is no time to first token under load; a request wai
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import version
 from benchmarks.common.cpu_workload import Prompt, Workload
-from benchmarks.peers.base import CpuEngine, Generated
+from benchmarks.peers.base import CpuEngine, Generated, usable_cpus
 
 
 class _FirstToken:
@@ -57,7 +56,7 @@ class TransformersEngine:
         import torch
         import transformers
 
-        torch.set_num_threads(os.cpu_count() or 1)
+        torch.set_num_threads(usable_cpus())
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(self._folder, dtype=getattr(torch, setting))
         self._model = loaded.eval()
 
