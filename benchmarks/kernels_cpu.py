@@ -2,6 +2,9 @@
 
 The shapes are those of SmolLM2-135M (30 layers, hidden 576, vocabulary 49,152), the weights random: Q4_1 layers and a
 Q8_0 head for the kernels, the same values in fp32 for torch. Prefill (512 rows) leaves out the head, as an engine does.
+Attention is that of all layers, each with a cache of its own: one token of 1 and 16 sequences at 512 tokens of context,
+and a prompt of 512; the kernels over every type of cache, torch over dense fp32. kv_error is what rounding the cache
+costs: the distance of a head's output from that over float32, relative to its norm, mean over random heads.
 Each engine runs in a process of its own, twice, in alternating order; figures are medians over the repeats of both.
 
     python benchmarks/kernels_cpu.py --out FILE.json
@@ -17,6 +20,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -36,6 +43,8 @@ LAYER_SHAPES = [
 ]
 ROWS = (1, 4, 16, 64, 512)
 CONTEXT, HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 512, 9, 3, 64, 16
+KV_DTYPES = ("float16", "float32", "int8")
+ATTENTION = {"decode_1": (1, 1), "decode_16": (16, 1), "prefill_512": (1, CONTEXT)}  # sequences, tokens of each
 REPEATS_S = 1.5  # time spent on each figure in each process, at least three repeats
 
 
@@ -84,31 +93,66 @@ def measure(engine: str, threads: int) -> dict[str, list[float]]:
             x = {width: torch.randn(rows, width) for width in (HIDDEN, INTERMEDIATE)}
             products = layers if rows == max(ROWS) else [*layers, head]
             figures[f"linears.rows_{rows}"] = timed(lambda: [call(x[width]) for width, call in products])  # noqa: B023
-        for sequences in (1, 16):
-            figures[f"attention.sequences_{sequences}"] = timed(attention(engine, sequences))
+        for work, (sequences, tokens) in ATTENTION.items():
+            if engine == "torch_fp32":
+                figures[f"attention.{work}"] = timed(torch_attention(sequences, tokens))
+                continue
+            for dtype in KV_DTYPES:
+                figures[f"attention.{dtype}.{work}"] = timed(paged_attention(dtype, sequences, tokens))
     return figures
 
 
-def attention(engine: str, sequences: int) -> Callable[[], object]:
-    """One decoding step of one layer at CONTEXT tokens; torch gets its keys ready as dense tensors."""
+def torch_attention(sequences: int, tokens: int) -> Callable[[], object]:
+    """The last `tokens` of each sequence over dense keys and values, which torch gets ready; all layers."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
+    query = torch.randn(sequences, HEADS, tokens, HEAD_DIM)
+    shape = (2, sequences, KV_HEADS, CONTEXT, HEAD_DIM)
+    layers = [torch.randn(shape) for _ in range(LAYERS)]
+    return lambda: [
+        scaled_dot_product_attention(query, key, value, is_causal=tokens > 1, enable_gqa=True) for key, value in layers
+    ]
+
+
+def paged_attention(dtype: str, sequences: int, tokens: int) -> Callable[[], list[torch.Tensor]]:
+    """The same over shuffled blocks of a cache of that type."""
+    import torch
+
     from safegen.kernels.api import AttentionPlan, KvLayer, ops
 
-    q = torch.randn(sequences, HEADS, HEAD_DIM)
-    if engine == "torch_fp32":
-        key, value = (torch.randn(sequences, KV_HEADS, CONTEXT, HEAD_DIM) for _ in range(2))
-        query = q[:, :, None]
-        return lambda: scaled_dot_product_attention(query, key, value, enable_gqa=True)
-    blocks = CONTEXT // BLOCK_SIZE
-    cache = KvLayer(*(torch.randn(sequences * blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM) for _ in range(2)))
+    native, blocks = ops("cpu"), CONTEXT // BLOCK_SIZE
+    q = torch.randn(sequences * tokens, HEADS, HEAD_DIM)
     table = torch.randperm(sequences * blocks, dtype=torch.int32).view(sequences, blocks)
-    last = torch.full((sequences,), CONTEXT - 1, dtype=torch.int32)
     starts = torch.arange(sequences + 1, dtype=torch.int32)
-    plan = AttentionPlan(starts, last + 1, table, table[:, -1] * BLOCK_SIZE + BLOCK_SIZE - 1, last, BLOCK_SIZE)
-    native = ops("cpu")
-    return lambda: native.paged_attention(q, cache, plan, scale=HEAD_DIM**-0.5)
+    whole = torch.arange(sequences * CONTEXT, dtype=torch.int32)
+    length = torch.full((sequences,), CONTEXT, dtype=torch.int32)
+    write = AttentionPlan(starts * CONTEXT, length, table, whole, whole % CONTEXT, BLOCK_SIZE)
+    position = torch.arange(CONTEXT - tokens, CONTEXT, dtype=torch.int32).repeat(sequences)
+    plan = AttentionPlan(starts * tokens, length, table, position, position, BLOCK_SIZE)
+    shape = (sequences * blocks, BLOCK_SIZE, KV_HEADS)
+    layers = []
+    for _ in range(LAYERS):
+        key, value = (torch.zeros((*shape, HEAD_DIM), dtype=getattr(torch, dtype)) for _ in range(2))
+        scales = [torch.zeros(shape) for _ in range(2)] if dtype == "int8" else [None, None]
+        layers.append(KvLayer(key, value, *scales))
+        native.kv_write(*torch.randn(2, sequences * CONTEXT, KV_HEADS, HEAD_DIM), layers[-1], write)
+    return lambda: [native.paged_attention(q, layer, plan, scale=HEAD_DIM**-0.5) for layer in layers]
+
+
+def kv_errors() -> dict[str, float]:
+    """Mean relative error of a head's output over a cache of each narrow type."""
+    import torch
+
+    outputs = {}
+    for dtype in KV_DTYPES:
+        torch.manual_seed(SEED)
+        outputs[dtype] = torch.stack(paged_attention(dtype, 1, CONTEXT)())
+    exact = outputs.pop("float32")
+    return {
+        f"kv_error.{dtype}": float(((output - exact).norm(dim=-1) / exact.norm(dim=-1)).mean())
+        for dtype, output in outputs.items()
+    }
 
 
 def run_engine(engine: str, threads: int) -> dict[str, list[float]]:
@@ -133,10 +177,12 @@ def compare(threads: int) -> dict[str, float]:
 
 
 def table(figures: dict[str, float]) -> list[dict[str, object]]:
-    names = sorted({name.removesuffix(".ms").split(".", 1)[1] for name in figures if name.endswith(".ms")}, key=_order)
+    """One row a work of ours; torch's side of attention is the same for every type of cache."""
+    names = [name.removesuffix(".ms").removeprefix("safegen.") for name in figures if name.endswith(".ms")]
     rows: list[dict[str, object]] = []
-    for name in names:
-        ours, theirs = (figures[f"{engine}.{name}.ms"] for engine in ENGINES)
+    for name in sorted((name for name in names if not name.startswith("torch_fp32.")), key=_order):
+        kind, *_, work = name.split(".")
+        ours, theirs = figures[f"safegen.{name}.ms"], figures[f"torch_fp32.{kind}.{work}.ms"]
         rows.append({"work": name, "safegen_ms": ours, "torch_fp32_ms": theirs, "speedup": theirs / ours})
     return rows
 
@@ -159,12 +205,15 @@ def main() -> None:
         return
     described = environment(threads=arguments.threads, isa=cpu.isa(), torch=version("torch"), seed=SEED)
     print(json.dumps(described, indent=2))
-    figures = compare(arguments.threads)
+    figures = compare(arguments.threads) | kv_errors()
     rows = table(figures)
     write_report(arguments.out, described, figures, rows)
     print(f"{'work':28}{'safegen ms':>12}{'torch fp32 ms':>15}{'speedup':>9}")
     for row in rows:
         print(f"{row['work']:28}{row['safegen_ms']:12.3f}{row['torch_fp32_ms']:15.3f}{row['speedup']:9.2f}")
+    for name, error in figures.items():
+        if name.startswith("kv_error."):
+            print(f"{name:28}{error:12.2e}")
 
 
 if __name__ == "__main__":
