@@ -48,6 +48,8 @@ def finish(plan: StepPlan, logits: NDArray[np.float32], masks: StepMasks) -> Ste
         ids, faults = draw_tokens(logits, masks.rows.vocab_size, masks.rows.words, draws)
         for place, first in drawn_together:
             outcomes[place] = _outcome(outcomes[place].span, ids, faults, first)
+            if outcomes[place].tokens and _is_held_back(outcomes[place], masks, draws[first]):
+                outcomes[place] = _draw_alone(outcomes[place].span, logits, masks, draws[first])
     return StepOutcome(plan.step_id, outcomes)
 
 
@@ -68,6 +70,24 @@ def _outcome(span: Span, ids: Sequence[int], faults: Mapping[int, DrawFault], fi
     if len(indexes) == 1:
         return SpanOutcome(span, (Sampled(indexes[0], ids[first], None),), None)
     return SpanOutcome(span, tuple(Sampled(index, ids[first + i], None) for i, index in enumerate(indexes)), None)
+
+
+def _is_held_back(outcome: SpanOutcome, masks: StepMasks, draw: Draw) -> bool:
+    """A stop id before min-tokens, where another token is legal (of a lone legal one there may be no logit)."""
+    sequence = outcome.span.sequence
+    if not sequence.context.pipeline.holds_back(outcome.tokens[0].token_id, sequence.num_output_tokens):
+        return False
+    if draw.mask_row is None:
+        return True
+    return int(np.unpackbits(masks.rows.words[draw.mask_row].view(np.uint8)).sum()) > 1
+
+
+def _draw_alone(span: Span, logits: NDArray[np.float32], masks: StepMasks, draw: Draw) -> SpanOutcome:
+    try:
+        row = logits[draw.row, : masks.rows.vocab_size]
+        return SpanOutcome(span, _sample(span, row, masks, draw.mask_row), None)
+    except Exception as exc:
+        return SpanOutcome(span, (), row_error(exc, span.sequence))
 
 
 def _error_of(fault: DrawFault) -> EngineError:

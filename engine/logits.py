@@ -114,6 +114,7 @@ class LogitsPipeline:
         self._bias_values = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
         self._forbidden = frozenset(token for token, value in bias.items() if value == -math.inf)
         self._stop_ids = np.array(sorted(token for token in stop_ids if token < vocab_size), dtype=np.int64)
+        self._held_ids = frozenset(self._stop_ids.tolist())
         self._repeats = params.repetition_penalty != 1.0
         self.needs_counts = bool(self._repeats or params.presence_penalty or params.frequency_penalty)
         counted = {token for token in prompt_ids if token < vocab_size} if self._repeats else ()
@@ -127,8 +128,17 @@ class LogitsPipeline:
 
     def plain_settings(self, num_output_tokens: int) -> SampleSettings | None:
         """Of a row that nothing but its mask and the sampling parameters decide about: it may be drawn natively, by
-        the same law, without `target`. None for the others."""
-        return self._settings if num_output_tokens >= self._params.min_tokens else None
+        the same law, without `target`. None for the others.
+
+        A greedy row may come to a stop id that min-tokens holds back (`holds_back`): only then is it not its token.
+        """
+        if num_output_tokens < self._params.min_tokens and self._params.temperature != 0.0:
+            return None
+        return self._settings
+
+    def holds_back(self, token_id: int, num_output_tokens: int) -> bool:
+        """Whether the token is a stop id that comes before min-tokens."""
+        return num_output_tokens < self._params.min_tokens and token_id in self._held_ids
 
     def target(self, row: NDArray[np.float32], history: History, mask: NDArray[np.int32] | None) -> Target:
         """row: [vocab] float32 logits, not changed. mask: packed words of the constraint's row, None if unconstrained.
