@@ -52,14 +52,11 @@ inline int64_t tile_rows(const Workspace& w, int64_t first) {
     return w.rows - first < kAttendRows ? w.rows - first : kAttendRows;
 }
 
-// Queries of each register tile as [dim][rows of the tile]; accumulators, sums and maxima emptied.
+// Finds the queries; accumulators, sums and maxima emptied.
 inline void begin(const AttentionArgs& a, const AttentionItem& item, const Workspace& w) {
     for (int64_t row = 0; row < w.rows; ++row) {
-        const int64_t first = row / kAttendRows * kAttendRows, rows = tile_rows(w, first);
         const Place at = place(a, item, row);
-        const float* from = a.q + at.token * a.q_stride + at.head * a.head_dim;
-        float* to = w.queries + first * a.head_dim + row - first;
-        for (int64_t d = 0; d < a.head_dim; ++d) to[d * rows] = from[d];
+        w.queries[row] = a.q + at.token * a.q_stride + at.head * a.head_dim;
         w.maximum[row] = -kInfinity;
     }
     std::memset(w.sums, 0, static_cast<std::size_t>(w.rows * (16 + w.padded)) * sizeof(float));  // accumulators follow
@@ -68,12 +65,12 @@ inline void begin(const AttentionArgs& a, const AttentionItem& item, const Works
 inline void finish(const AttentionArgs& a, const AttentionItem& item, const Workspace& w) {
     for (int64_t row = 0; row < w.rows; ++row) {
         const Place at = place(a, item, row);
-        const F total = set1(sum(load(w.sums + 16 * row)));
+        const F factor = set1(1.0f / sum(load(w.sums + 16 * row)));
         const float* acc = w.accumulators + row * w.padded;
         float* out = a.out + at.token * a.out_stride + at.head * a.head_dim;
         int64_t d = 0;
-        for (; d + 16 <= a.head_dim; d += 16) store(out + d, div(load(acc + d), total));
-        if (d < a.head_dim) store_n(out + d, div(load(acc + d), total), a.head_dim - d);
+        for (; d + 16 <= a.head_dim; d += 16) store(out + d, mul(load(acc + d), factor));
+        if (d < a.head_dim) store_n(out + d, mul(load(acc + d), factor), a.head_dim - d);
     }
 }
 

@@ -13,7 +13,8 @@ constexpr float kInfinity = __builtin_inff(), kLog2E = 1.44269504088896341f;
 // An item's scratch memory (attention_scratch counts it).
 struct Workspace {
     int64_t rows, padded;
-    float *queries, *maximum, *sums, *accumulators;  // [tile][dim][tile's rows], [rows], [rows][16], [rows][padded]
+    float *maximum, *sums, *accumulators;  // [rows], [rows][16], [rows][padded]
+    const float** queries;                 // [rows], each [head_dim]
     float *keys, *values, *scores;  // [padded][kKeyTile], [kKeyTile][padded], [kAttendRows][kKeyTile]
     float *key_scales, *value_scales;  // [kKeyTile], of an i8 cache
 
@@ -26,8 +27,8 @@ struct Workspace {
         value_scales = key_scales + kKeyTile;
         sums = value_scales + kKeyTile;
         accumulators = sums + rows * 16;
-        queries = accumulators + rows * padded;
-        maximum = queries + rows * padded;
+        maximum = accumulators + rows * padded;
+        queries = reinterpret_cast<const float**>(maximum + safegen::cpu::round_up(rows, 16));
     }
 };
 

@@ -16,21 +16,25 @@ template <int most, class Op> inline void with_count(int64_t n, const Op& op) {
     if constexpr (most > 1) with_count<most - 1>(n, op);
 }
 
-// scores[R][kKeyTile]: queries [dim][R] times C registers of key columns.
-template <int R, int C> inline void score_columns(const float* queries, const float* keys, int64_t dim, float* scores) {
+// scores[R][kKeyTile]: R queries times C registers of key columns.
+template <int R, int C>
+inline void score_columns(const float* const* queries, const float* keys, int64_t dim, float* scores) {
+    const float* row[R];
+    SAFEGEN_UNROLL
+    for (int r = 0; r < R; ++r) row[r] = queries[r];
     V acc[R][C];
     SAFEGEN_UNROLL
     for (int r = 0; r < R; ++r) {
         SAFEGEN_UNROLL
         for (int c = 0; c < C; ++c) acc[r][c] = vset1(0.0f);
     }
-    for (int64_t d = 0; d < dim; ++d, queries += R, keys += kKeyTile) {
+    for (int64_t d = 0; d < dim; ++d, keys += kKeyTile) {
         V key[C];
         SAFEGEN_UNROLL
         for (int c = 0; c < C; ++c) key[c] = vload(keys + c * kWidth);
         SAFEGEN_UNROLL
         for (int r = 0; r < R; ++r) {
-            const V query = vset1(queries[r]);
+            const V query = vset1(row[r][d]);
             SAFEGEN_UNROLL
             for (int c = 0; c < C; ++c) acc[r][c] = vfma(query, key[c], acc[r][c]);
         }
@@ -47,7 +51,7 @@ template <int R>
 inline void score_tile(const AttentionArgs& a, const Workspace& w, int64_t row, int64_t begin, int64_t end) {
     for (int64_t i = begin / kWidth * kWidth; i < end; i += kAttendCols * kWidth)
         with_count<kAttendCols>((end - i + kWidth - 1) / kWidth, [&]<int C>() {
-            score_columns<R, C>(w.queries + row * a.head_dim, w.keys + i, a.head_dim, w.scores + i);
+            score_columns<R, C>(w.queries + row, w.keys + i, a.head_dim, w.scores + i);
         });
 }
 
@@ -59,15 +63,14 @@ inline void score_cached(const AttentionArgs& a, const Workspace& w, const Tile&
         F acc[R];
         SAFEGEN_UNROLL
         for (int r = 0; r < R; ++r) acc[r] = zero();
-        const float* queries = w.queries;
-        for (int64_t d = 0; d < a.head_dim; d += 8, queries += 8 * R) {
+        for (int64_t d = 0; d < a.head_dim; d += 8) {
             rows.prefetch(d * Kv::kNumber);
             const Columns8 eight = Kv::columns8(rows.at, d * Kv::kNumber);
             SAFEGEN_UNROLL
             for (int j = 0; j < 8; ++j) {
                 const F key = Kv::column(eight, j);
                 SAFEGEN_UNROLL
-                for (int r = 0; r < R; ++r) acc[r] = fma(set1(queries[j * R + r]), key, acc[r]);
+                for (int r = 0; r < R; ++r) acc[r] = fma(set1(w.queries[r][d + j]), key, acc[r]);
             }
         }
         SAFEGEN_UNROLL

@@ -111,11 +111,11 @@ struct Kernels {
 // static: a copy a translation unit, lest the one compiled for AVX-512 serve them all.
 static inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// One tile of keys, values and scales, its scores for kMaxAttendRows rows; queries, accumulators, 16 lane sums and a
-// maximum a row.
+// One tile of keys, values and scales, its scores for kMaxAttendRows rows; accumulators, 16 lane sums, a maximum and a
+// pointer a row.
 static inline std::int64_t attention_scratch(const AttentionArgs& a) {
     const std::int64_t rows = kQueryChunk * (a.heads / a.kv_heads), padded = round_up(a.head_dim, 16);
-    return kKeyTile * (2 * padded + 2 + kMaxAttendRows) + rows * (2 * padded + 16) + round_up(rows, 16);
+    return kKeyTile * (2 * padded + 2 + kMaxAttendRows) + rows * (padded + 16) + 3 * round_up(rows, 16);
 }
 
 const Kernels& scalar_kernels();
