@@ -20,7 +20,7 @@ cmake --build "$build"
 # libstdc++ beside libasan, or ASan finds no __cxa_throw to intercept when it starts before the extension is loaded.
 preload=$("$compiler" -print-file-name=libasan.so):$("$compiler" -print-file-name=libstdc++.so)
 slice=(tests/grammars/test_{native_machine,native_values,regex_front,json_schema_front,lark_front,tools,think}.py
-  tests/sdk/test_explain.py tests/kernels/test_cpu_{attention,elementwise,linear,runtime,sampling}.py)
+  tests/sdk/test_explain.py tests/kernels/test_cpu_{attention,elementwise,linear,packed,runtime,sampling}.py)
 per_file=25
 if (($#)); then
   slice=("$@") per_file=0
