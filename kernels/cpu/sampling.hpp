@@ -7,9 +7,8 @@
 //   weights in which the nucleus ends.
 //
 // Scores are float32, weights float64; the order is mask, temperature, top-k, top-p, min-p; ties go to the lowest id.
-// Sums run in a fixed order, and the loops are plain arithmetic without fused operations, so a draw does not depend on
-// the instruction set. It differs from the oracle's only where the uniform number, or an edge of the nucleus, lies within
-// rounding of a boundary.
+// Sums run in a fixed order, and AVX2 and AVX-512 agree bitwise. A draw differs from the oracle's only where the uniform
+// number, or an edge of the nucleus, lies within rounding of a boundary.
 //
 // The loops over a row are compiled for each instruction set (sampling_<isa>.cpp), what chooses between them is not.
 #pragma once
