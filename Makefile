@@ -10,7 +10,7 @@ export SAFEGEN_LLAMACPP_PYTHON ?= $(wildcard $(abspath $(PEERS))/bin/python)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 NATIVE_SOURCES := $(wildcard grammars/native/*.?pp kernels/cpu/*.?pp safegen/*.cpp) CMakeLists.txt
 
-.PHONY: setup demo test test-full bench bench-peers typecheck lint format native sanitize fuzz wheel-test clean
+.PHONY: setup demo test test-full bench bench-peers typecheck lint format native sanitize fuzz neon wheel-test clean
 
 setup: $(VENV)/.ready
 
@@ -71,6 +71,10 @@ sanitize: setup
 FUZZ_SECONDS ?= 600
 fuzz: setup
 	SAFEGEN_FUZZ_SECONDS=$(FUZZ_SECONDS) bash tests/native/sanitize.sh tests/native/test_fuzz.py
+
+# The NEON kernels, cross-compiled and run under emulation.
+neon:
+	bash tests/native/neon.sh
 
 wheel-test: setup
 	bash tests/wheel_test.sh

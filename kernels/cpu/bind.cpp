@@ -113,7 +113,7 @@ void set_isa(const std::string& name) {
 
 std::vector<std::string> isas() {
     std::vector<std::string> names;
-    for (const char* name : {"scalar", "avx2", "avx512"})
+    for (const char* name : {"scalar", "avx2", "avx512", "neon", "neondot"})
         if (cpu::find_kernels(name)) names.emplace_back(name);
     return names;
 }

@@ -122,6 +122,9 @@ const Kernels& scalar_kernels();
 #if defined(__x86_64__)
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+#elif defined(__aarch64__)
+const Kernels& neon_kernels();
+const Kernels& neondot_kernels();
 #endif
 
 // The table in use: the best the processor has, unless set_isa chose another.

@@ -1,4 +1,4 @@
-// 16 lanes in plain C++, for processors without AVX2: the compiler makes of it what the baseline has (SSE2, NEON).
+// 16 lanes in plain C++, for processors without AVX2 or NEON: the compiler makes of it what the baseline has.
 // Included once, by kernels_scalar.cpp. Multiplies and adds are fused only where the target does that in one
 // instruction; a call to the library's fma would cost a hundredfold.
 #pragma once
