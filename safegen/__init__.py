@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         SafegenError,
         SchemaError,
         Truncated,
+        UnsatisfiableSchema,
     )
     from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent, StreamEvent
     from safegen.explaining import Blamed, Explanation, explain
@@ -81,6 +82,7 @@ _MODULE_OF = {
     "ToolFormat": "tools",
     "Tools": "tools",
     "Truncated": "errors",
+    "UnsatisfiableSchema": "errors",
     "check": "checking",
     "explain": "explaining",
     "matches": "checking",
@@ -123,6 +125,7 @@ __all__ = [
     "ToolFormat",
     "Tools",
     "Truncated",
+    "UnsatisfiableSchema",
     "check",
     "explain",
     "matches",

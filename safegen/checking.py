@@ -50,8 +50,9 @@ def matches(spec: Any, text: str, *, limits: Limits | None = None, **options: An
     options: whitespace, property_order, spelling, formats, as in JsonSchema; they apply to JSON types and win over
     what a JsonSchema says itself. Raises SchemaError or GrammarError for a type that cannot be served (or a text
     whose automaton passes `limits`), and
-    RequestError for an option that does not exist.
+    RequestError for an option that does not exist or a text that is not a str.
     """
+    require_text(text)
     program = compile_type(spec, limits, options_of(spec, options)).program
     try:
         encoded = text.encode()
@@ -61,6 +62,12 @@ def matches(spec: Any, text: str, *, limits: Limits | None = None, **options: An
         return program is None or program.matches(encoded)
     except LimitExceeded as error:
         raise SchemaError(f"this text cannot be judged: {error}", hint="Raise Limits(max_states=...).") from error
+
+
+def require_text(text: object) -> None:
+    """RequestError for anything but a str."""
+    if not isinstance(text, str):
+        raise RequestError(f"text is a str, got {type(text).__name__}", field="text", value=text)
 
 
 def options_of(spec: Any, given: dict[str, Any]) -> SchemaOptions | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from safegen.checking import options_of
+from safegen.checking import options_of, require_text
 from safegen.errors import GrammarError, SchemaError
 from safegen.grammars.matcher import LimitExceeded
 from safegen.grammars.options import SchemaOptions
@@ -84,8 +84,9 @@ def explain(spec: Any, text: str, *, limits: Limits | None = None, **options: An
     `safegen.matches`, which says True exactly where `accepted` is.
 
     Raises SchemaError or GrammarError for a type that cannot be served (or a text whose automaton passes `limits`), and
-    RequestError for an option that does not exist.
+    RequestError for an option that does not exist or a text that is not a str.
     """
+    require_text(text)
     asked, limits = options_of(spec, options), limits if limits is not None else Limits()
     until = monotonic() + _DEADLINES * limits.compile_deadline_s
     encoded, surrogate = _encoded(text)

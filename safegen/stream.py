@@ -7,6 +7,7 @@ the block cancels its request when it is collected. The last event is a FinalEve
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from safegen.drive import AsyncInbox, feed_async
 from safegen.engine.request import Event
-from safegen.errors import RequestError
+from safegen.errors import EngineClosed, RequestError
 from safegen.events import StreamEvent
 from safegen.prompt import Prompt
 from safegen.result import Result
@@ -43,11 +44,13 @@ class Stream(Iterator[StreamEvent], Generic[T]):
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._ready: deque[StreamEvent] = deque()
         self._cancel: weakref.finalize[..., Any] | None = None
+        self._process_id = 0
 
     def __enter__(self) -> Stream[T]:
         if self._cancel is not None:
             raise RequestError("a stream can be entered once; call stream(...) again")
         self._runtime.submit(self._run, self._inbox.put)
+        self._process_id = os.getpid()
         self._cancel = weakref.finalize(self, _cancel_unless_done, self._runtime, self._run)
         return self
 
@@ -66,6 +69,8 @@ class Stream(Iterator[StreamEvent], Generic[T]):
         while not self._ready:
             if self._run.done or not self._cancel.alive:
                 raise StopIteration
+            if self._process_id != os.getpid():
+                raise EngineClosed("this process was forked from the stream's, which goes on there alone")
             self._ready.extend(self._run.feed(self._inbox.get()))
         return self._ready.popleft()
 

@@ -112,6 +112,7 @@ def test_forked_child_is_told_that_the_engine_is_not_there() -> None:
         with llm.stream("go", max_tokens=400) as stream:
             assert in_child(lambda: llm.generate("go", bool)) == "EngineClosed"
             assert in_child(lambda: llm.batch(["go"])[0].unwrap()) == "Cancelled"
+            assert in_child(lambda: list(stream)) == "EngineClosed"
             assert in_child(lambda: stream.__exit__(None, None, None)) == "done"
             assert in_child(llm.close) == "done"
             assert in_child(lambda: make_llm().generate("go", bool).unwrap()) == "done"

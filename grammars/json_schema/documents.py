@@ -33,11 +33,15 @@ _ANNOTATIONS = frozenset(
 )
 _ALL_WORDS = (frozenset(keyword_syntax.CHECKS) | {"const"}) - _ANNOTATIONS
 _BY_LOWER_CASE = {word.lower(): word for word in sorted(_ALL_WORDS)}
+_BY_LETTERS = {"".join(sorted(word)): word for word in _BY_LOWER_CASE}
 
 
 @lru_cache(maxsize=4096)
 def _close_word(word: str) -> str | None:
     """The keyword that a word is perhaps a slip of. Vendors' own words are many and recur, so answers are kept."""
+    swapped = _BY_LETTERS.get("".join(sorted(word.lower())))
+    if swapped is not None and sum(a != b for a, b in zip(word.lower(), swapped)) <= 2:
+        return _BY_LOWER_CASE[swapped]
     close = get_close_matches(word.lower(), _BY_LOWER_CASE, 1, 0.9)
     return _BY_LOWER_CASE[close[0]] if close else None
 

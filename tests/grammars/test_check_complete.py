@@ -121,6 +121,8 @@ def test_a_verified_keyword_is_named_once_as_verified() -> None:
           "definitions": {"a": {"type": "integer"}}}, {}, ("", "minimum"), "beside $ref"),
         ({"$schema": "http://json-schema.org/draft-04/schema#", "const": 3}, {}, ("", "const"), "not a keyword"),
         ({"additionalPropertys": False}, {}, ("", "additionalPropertys"), "did you mean 'additionalProperties'"),
+        ({"maxLenght": 3}, {}, ("", "maxLenght"), "did you mean 'maxLength'"),
+        ({"requried": []}, {}, ("", "requried"), "did you mean 'required'"),
     ],
 )  # fmt: skip
 def test_a_keyword_that_constrains_nothing_has_a_note(

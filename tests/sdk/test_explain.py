@@ -294,3 +294,10 @@ def test_an_explanation_agrees_with_the_verdict_on_every_case() -> None:
             rejected += 1
             with_place += bool(found.places)
     assert rejected > 300 and with_place > 0.97 * rejected
+
+
+@pytest.mark.parametrize("ask", [safegen.matches, safegen.explain])
+@pytest.mark.parametrize("text", [b"1", None, 1, ["1"]])
+def test_a_text_that_is_no_str_is_a_request_error(ask: Any, text: Any) -> None:
+    with pytest.raises(safegen.RequestError, match="text is a str, got"):
+        ask(JsonSchema({}), text)
