@@ -3,12 +3,11 @@
 A label has many tokenizations; its probability is the sum over all of them, under the masked law at temperature 1.
 A node is a token prefix of some label. Where the bytes so far leave one label only, its whole mass is that label's:
 the mask is live, so no mass can leave. Only ambiguous nodes are opened: one request of one token for the law of the
-next token (the prompt comes from the prefix cache), all nodes of a level in one yield. Where one token is legal its
-probability is 1 and no request is needed.
+next token (the prompt comes from the prefix cache), some in one yield.
 
-Branches below `_NEGLIGIBLE` in mass are left out; what was left out in sum must stay below `_TOLERANCE`, and the
-result is normalised by what was found. Labels with a long common beginning have exponentially many tokenizations of
-it: past `Limits.max_choice_nodes` the walk raises CapacityError.
+Labels with a long common beginning have exponentially many tokenizations of it, nearly all of which the model would
+never write. So the node with the most mass is opened first, until all that are left together hold less than
+`_TOLERANCE`; the result is normalised by what was found. Past `Limits.max_choice_nodes` the walk raises CapacityError.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from safegen.run import Run
 if TYPE_CHECKING:
     from safegen.runtime import Job, Runtime, Work
 
-_NEGLIGIBLE = 1e-10
-_TOLERANCE = 1e-6
+_TOLERANCE = 5e-7
 _PROBES_AT_ONCE = 32
 
 
@@ -106,27 +104,25 @@ def _walk(runtime: Runtime, job: Job) -> Generator[tuple[Run, ...], None, tuple[
     constraint = runtime.constraint(job.output_type, job.stop_ids)
     assert constraint is not None
     mass = dict.fromkeys(labels, 0.0)
-    level = [_Node((), b"", 1.0, labels, constraint)]
-    num_visited, num_probes, total_ms, cached = 0, 0, 0.0, 0
-    while level:
-        num_visited += len(level)
-        if num_visited > runtime.limits.max_choice_nodes:
+    closed = [_Node((), b"", 1.0, labels, constraint)]  # by falling mass
+    num_probes, total_ms, cached = 0, 0.0, 0
+    while math.fsum(node.mass for node in closed) >= _TOLERANCE:
+        opened, closed = closed[:_PROBES_AT_ONCE], closed[_PROBES_AT_ONCE:]
+        num_probes += len(opened)
+        if num_probes > runtime.limits.max_choice_nodes:
             raise CapacityError(
                 f"the labels have more than max_choice_nodes={runtime.limits.max_choice_nodes} ambiguous token "
                 "prefixes; let them differ earlier, or raise Limits(max_choice_nodes=...)"
             )
-        laws: list[dict[int, float]] = []
-        for start in range(0, len(level), _PROBES_AT_ONCE):
-            runs = [_probe(runtime, job, node) for node in level[start : start + _PROBES_AT_ONCE]]
-            yield tuple(runs)
-            laws.extend(_law(run) for run in runs)
-            num_probes += len(runs)
-            total_ms += max(run.result.timings.total_ms for run in runs)
-            cached += sum(run.result.usage.cached_tokens for run in runs)
-        nodes = [child for node, law in zip(level, laws) for child in _children(runtime, job, node, law, mass)]
-        level = nodes
+        runs = [_probe(runtime, job, node) for node in opened]
+        yield tuple(runs)
+        for node, run in zip(opened, runs):
+            closed += _children(runtime, job, node, _law(run), mass)
+        closed.sort(key=lambda node: (-node.mass, node.ids))
+        total_ms += max(run.result.timings.total_ms for run in runs)
+        cached += sum(run.result.usage.cached_tokens for run in runs)
     found = math.fsum(mass.values())
-    if not abs(1.0 - found) < _TOLERANCE:
+    if not abs(1.0 - found) < 2 * _TOLERANCE:
         raise EngineError(f"the label probabilities sum to {found!r}, not to 1")
     usage = Usage(len(job.prompt_ids), num_probes, cached)
     return usage, total_ms, {label.decode(): value / found for label, value in mass.items()}
@@ -172,7 +168,7 @@ def _children(
             raise EngineError(f"token {token} leads to no label although the mask allows it")
         if len(labels) == 1:
             mass[labels[0]] += share
-        elif share >= _NEGLIGIBLE:
+        else:
             constraint = node.constraint.fork()
             constraint.advance((token,))
             yield _Node((*node.ids, token), text, share, labels, constraint)
