@@ -2,8 +2,9 @@
 
 Quantized weights are packed once, by `prepare`, for integer dot products, and multiply activations that are quantized
 on the way: each row, each 32 inputs, to int8 with a scale of their own (kernels/cpu/packed.hpp has the layout and the
-arithmetic, `reference.quantized_linear` is the twin). That is llama.cpp's arithmetic, and about as close to the
-dequantized model. Float weights are used as they lie in the file and multiply fp32 activations.
+arithmetic; `kernels.quant.round_trip_activations` and a plain product are the twin). That is llama.cpp's arithmetic,
+and about as close to the dequantized model. Float weights are used as they lie in the file and multiply fp32
+activations.
 
 Bitwise row independence: a row of any result has the same bits alone, in any batch, with any number of threads, however
 a prompt was cut into chunks and wherever its keys lie in the cache. Sums run in a fixed order that depends on the row's

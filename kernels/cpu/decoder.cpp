@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "kernels/cpu/ops.hpp"
@@ -30,22 +31,22 @@ template <class Body> void over_rows(ThreadPool::Session& session, int64_t n, in
 
 }  // namespace
 
-// Which tokens, and where each sequence's begin.
+// Which tokens: all of the step, or once moved the sampled ones alone. items: the pieces of their attention.
 struct Decoder::Rows {
     int64_t count;
-    std::vector<int64_t> place;              // empty: all, in order
-    std::vector<std::int32_t> position, query_start;
-    const std::int32_t* positions(const Step& step) const { return place.empty() ? step.position : position.data(); }
-    const std::int32_t* starts(const Step& step) const { return place.empty() ? step.query_start : query_start.data(); }
+    std::vector<AttentionItem> items;
+    bool moved = false;
+    std::vector<std::int32_t> position = {};  // of the moved
+    const std::int32_t* positions(const Step& step) const { return moved ? position.data() : step.position; }
 };
 
 void Decoder::forward(const Step& step) {
     ThreadPool::Session session;
     embed(session, step);
-    Rows rows{step.tokens, {}, {}, {}};
+    Rows rows{step.tokens, attention_items(step.query_start, step.sequences, kv_heads)};
     for (std::size_t i = 0; i < layers.size(); ++i)
         run_layer(session, layers[i], cache[i], step, rows, i + 1 == layers.size());
-    logits(session, step);
+    logits(session, step, rows);
 }
 
 void Decoder::embed(ThreadPool::Session& session, const Step& step) {
@@ -137,23 +138,24 @@ void Decoder::rotate_and_write(ThreadPool::Session& session, const DecoderLayer&
 
 // From here on only the sampled tokens' rows: those of x and q move to the front.
 void Decoder::keep_sampled(const Step& step, Rows& rows) {
-    if (step.num_sampled == step.tokens) return;
-    if (!std::is_sorted(step.sampled, step.sampled + step.num_sampled, std::less_equal<>())) return;
+    const auto* end = step.sampled + step.num_sampled;
+    if (step.num_sampled == step.tokens || std::adjacent_find(step.sampled, end, std::greater_equal<>()) != end) return;
+    rows.moved = true;
     rows.count = step.num_sampled;
-    rows.query_start.assign(1, 0);
+    std::vector<std::int32_t> query_start{0};
     int64_t next = 0;
     for (int64_t s = 0; s < step.sequences; ++s) {
         for (; next < step.num_sampled && step.sampled[next] < step.query_start[s + 1]; ++next) {
             const int64_t t = step.sampled[next];
-            rows.place.push_back(t);
             rows.position.push_back(step.position[t]);
             if (t == next) continue;
             std::memcpy(x_.data() + next * hidden, x_.data() + t * hidden, static_cast<std::size_t>(hidden) * 4);
             std::memcpy(q_.data() + next * heads * head_dim, q_.data() + t * heads * head_dim,
                         static_cast<std::size_t>(heads * head_dim) * 4);
         }
-        rows.query_start.push_back(static_cast<std::int32_t>(next));
+        query_start.push_back(static_cast<std::int32_t>(next));
     }
+    rows.items = attention_items(query_start.data(), step.sequences, kv_heads);
 }
 
 Input Decoder::attend(ThreadPool::Session& session, const DecoderLayer& layer, const CacheRef& c, const Step& step,
@@ -166,15 +168,8 @@ Input Decoder::attend(ThreadPool::Session& session, const DecoderLayer& layer, c
     const AttentionArgs args{q_.data(), out, width, width, c.kind, c.key, c.value, c.key_scale, c.value_scale,
                              step.block_table, rows.positions(step), step.max_blocks, step.block_size, heads, kv_heads,
                              head_dim, layer.scale, layer.window, 0.0f};
-    const std::int32_t* start = rows.starts(step);
-    std::vector<AttentionItem> items;
-    for (int64_t s = 0; s < step.sequences; ++s)
-        for (int64_t t = start[s]; t < start[s + 1]; t += kQueryChunk)
-            for (int64_t h = 0; h < kv_heads; ++h)
-                items.push_back({s, t, std::min<int64_t>(t + kQueryChunk, start[s + 1]), h});
-    std::reverse(items.begin(), items.end());  // a prompt's last tokens see the most keys: the longest work first
-    session.run(static_cast<int64_t>(items.size()), [&](int64_t i) {
-        const AttentionItem& item = items[static_cast<std::size_t>(i)];
+    session.run(static_cast<int64_t>(rows.items.size()), [&](int64_t i) {
+        const AttentionItem& item = rows.items[static_cast<std::size_t>(i)];
         kernels().attention(args, item, thread_scratch(Scratch::kernel, attention_scratch(args)));
         if (!at_once) return;
         for (int64_t t = item.first; t < item.last; ++t)
@@ -243,7 +238,7 @@ struct SparseRow {
 
 }  // namespace
 
-void Decoder::logits(ThreadPool::Session& session, const Step& step) {
+void Decoder::logits(ThreadPool::Session& session, const Step& step, const Rows& rows) {
     const WeightData& w = *head.weight;
     const int64_t vocabulary = w.out, units = w.units();
     if (step.num_sampled == 0) return;
@@ -259,11 +254,11 @@ void Decoder::logits(ThreadPool::Session& session, const Step& step) {
         }
         dense.push_back(r);
     }
-    // Where a sampled token's row of x lies: keep_sampled has moved it, unless it had nothing to do.
-    const bool moved = step.num_sampled != step.tokens &&
-                       std::is_sorted(step.sampled, step.sampled + step.num_sampled, std::less_equal<>());
+    const auto capped = [&](float* x, int64_t n) {
+        if (logit_softcap > 0.0f) kernels().softcap(x, n, logit_softcap, x);
+    };
     const auto normed_row = [&](int64_t r, float* out) {
-        const int64_t place = moved ? r : step.sampled[r];
+        const int64_t place = rows.moved ? r : step.sampled[r];
         kernels().rms_norm(x_.data() + place * hidden, norm.weight, norm.eps, hidden, out);
     };
     const auto count = static_cast<int64_t>(dense.size());
@@ -279,6 +274,10 @@ void Decoder::logits(ThreadPool::Session& session, const Step& step) {
     // Products write neighbouring rows: where some are sparse, the dense ones are made apart and copied.
     float* together = count == step.num_sampled || count == 0 ? step.logits : projected_.reserve(count * vocabulary);
     if (count) products(session, {{head.weight, head.bias, together}}, input);
+    if (logit_softcap > 0.0f)
+        over_rows(session, count, vocabulary, [&](int64_t first, int64_t last) {
+            capped(together + first * vocabulary, (last - first) * vocabulary);
+        });
     if (together != step.logits)
         over_rows(session, count, vocabulary, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i)
@@ -297,13 +296,12 @@ void Decoder::logits(ThreadPool::Session& session, const Step& step) {
             one.quantized = buffer.reserve(1, hidden);
             quantize_columns(floats, hidden, 0, one.quantized, 0);
         }
-        for (const int64_t unit : row.units) product_piece({head.weight, head.bias, y}, one, {0, 1, unit, unit + 1}, vocabulary, 0);
+        for (const int64_t unit : row.units) {
+            product_piece({head.weight, head.bias, y}, one, {0, 1, unit, unit + 1}, vocabulary, 0);
+            const int64_t first = unit * kBlockOuts;
+            capped(y + first, std::min(kBlockOuts, vocabulary - first));
+        }
     });
-    if (logit_softcap > 0.0f)
-        over_rows(session, step.num_sampled, vocabulary, [&](int64_t first, int64_t last) {
-            float* x = step.logits + first * vocabulary;
-            kernels().softcap(x, (last - first) * vocabulary, logit_softcap, x);
-        });
 }
 
 }  // namespace safegen::cpu

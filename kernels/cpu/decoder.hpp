@@ -79,7 +79,7 @@ class Decoder {
     Input attend(ThreadPool::Session&, const DecoderLayer&, const CacheRef&, const Step&, const Rows&);
     Input gated(ThreadPool::Session&, const DecoderLayer&, const Input&);
     void keep_sampled(const Step&, Rows&);
-    void logits(ThreadPool::Session&, const Step&);
+    void logits(ThreadPool::Session&, const Step&, const Rows&);
 
     AlignedArray<float> x_, normed_, q_, k_, v_, attended_, inner_, projected_;
     ActivationBuffer hidden_q_, attended_q_, inner_q_;

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils import dlpack
 
 from safegen import _native
 from safegen.kernels.api import AttentionPlan, KvLayer, Weight
+from safegen.kernels.cpu import _array, _optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +118,33 @@ class CpuDecoder:
         -inf. Returns fp32 logits [rows, vocabulary].
         """
         if cache is not self._cache:
-            self._native.set_cache([tuple(map(_array, (c.key, c.value, c.key_scale, c.value_scale))) for c in cache])
+            self._native.set_cache(
+                [
+                    (
+                        _array(c.key, "cache.key"),
+                        _array(c.value, "cache.value"),
+                        _optional(c.key_scale, "cache.key_scale"),
+                        _optional(c.value_scale, "cache.value_scale"),
+                    )
+                    for c in cache
+                ]
+            )
             self._cache = cache
         logits = torch.empty((len(sampled_rows), self._vocab_size), dtype=torch.float32)
         self._native.forward(
-            _array(ids.to(torch.int64)),
-            _array(plan.position),
-            _array(plan.slot),
-            _array(plan.query_start),
-            _array(plan.context_len),
-            _array(plan.block_table),
-            _array(sampled_rows.to(torch.int32)),
-            [(_array(cos), _array(sin)) for cos, sin in ropes],
-            None if masks is None else _array(masks[0]),
-            None if masks is None else _array(masks[1]),
-            _array(logits),
+            _array(ids.to(torch.int64), "ids"),
+            _array(plan.position, "plan.position"),
+            _array(plan.slot, "plan.slot"),
+            _array(plan.query_start, "plan.query_start"),
+            _array(plan.context_len, "plan.context_len"),
+            _array(plan.block_table, "plan.block_table"),
+            _array(sampled_rows.to(torch.int32), "sampled_rows"),
+            [(_array(cos, "cos"), _array(sin, "sin")) for cos, sin in ropes],
+            None if masks is None else _array(masks[0], "masks"),
+            None if masks is None else _array(masks[1], "restricted"),
+            _array(logits, "logits"),
         )
         return logits
-
-
-def _array(tensor: Tensor | None) -> Any:
-    return None if tensor is None else dlpack.to_dlpack(tensor.detach())  # type: ignore[attr-defined]
 
 
 def _handle(weight: Weight) -> _native.CpuWeight:
@@ -148,11 +154,11 @@ def _handle(weight: Weight) -> _native.CpuWeight:
 
 
 def _linear(spec: LinearSpec) -> tuple[_native.CpuWeight, Any]:
-    return _handle(spec.weight), _array(spec.bias)
+    return _handle(spec.weight), _optional(spec.bias, "bias")
 
 
 def _norm(spec: NormSpec | None) -> tuple[Any, float]:
-    return (None, 0.0) if spec is None else (_array(spec.weight), spec.eps)
+    return (None, 0.0) if spec is None else (_array(spec.weight, "norm"), spec.eps)
 
 
 __all__ = ["CpuDecoder", "LayerSpec", "LinearSpec", "NormSpec"]

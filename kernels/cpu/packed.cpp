@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/half.hpp"
 #include "kernels/cpu/thread_pool.hpp"
 #include "kernels/cpu/weight_memory.hpp"
 
@@ -14,40 +15,6 @@ using std::int64_t;
 using std::uint16_t;
 using std::uint32_t;
 using std::uint8_t;
-
-float half_to_float(uint16_t h) {
-    const uint32_t exponent = (h >> 10) & 31u, mantissa = h & 1023u;
-    float magnitude;
-    if (exponent == 31) {
-        magnitude = mantissa ? NAN : INFINITY;
-    } else {
-        magnitude = exponent ? std::ldexp(static_cast<float>(1024 + mantissa), static_cast<int>(exponent) - 25)
-                             : std::ldexp(static_cast<float>(mantissa), -24);
-    }
-    return h & 0x8000u ? -magnitude : magnitude;
-}
-
-// To nearest, ties to even; out of range is infinity.
-uint16_t float_to_half(float f) {
-    uint32_t bits;
-    std::memcpy(&bits, &f, 4);
-    const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
-    const float magnitude = std::fabs(f);
-    if (std::isnan(f)) return static_cast<uint16_t>(sign | 0x7e00u);
-    if (magnitude >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00u);
-    if (magnitude < 6.103515625e-05f)  // subnormal, or rounds up to the smallest normal, whose bits come next
-        return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, 24))));
-    bits &= 0x7fffffffu;
-    bits += 0xfffu + ((bits >> 13) & 1u);
-    return static_cast<uint16_t>(sign | ((bits - 0x38000000u) >> 13));
-}
-
-uint16_t half_bits(const uint8_t* a) {
-    uint16_t h;
-    std::memcpy(&h, a, 2);
-    return h;
-}
-float half_at(const uint8_t* a) { return half_to_float(half_bits(a)); }
 
 // 32 inputs of one feature. scale[1]: of the second 16, where a type has two.
 struct Ints {
@@ -200,7 +167,7 @@ float float_at(Kind kind, const uint8_t* a) {
     if (kind == Kind::f16) return half_at(a);
     uint32_t bits = 0;
     if (kind == Kind::bf16) {
-        bits = static_cast<uint32_t>(half_bits(a)) << 16;
+        bits = static_cast<uint32_t>(a[0] | (a[1] << 8)) << 16;
     } else {
         std::memcpy(&bits, a, 4);
     }

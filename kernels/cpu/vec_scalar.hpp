@@ -8,6 +8,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "kernels/cpu/half.hpp"
+
 #define SAFEGEN_UNROLL_TILE
 
 namespace {
@@ -175,27 +177,6 @@ inline F from_s8(const B& a) {
     return {{lanes([&](int i) { return static_cast<float>(static_cast<std::int8_t>(a.v[i])); })}};
 }
 
-inline float half_to_float(std::uint16_t h) {
-    const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
-    const std::uint32_t exponent = (h >> 10) & 31u, mantissa = h & 1023u;
-    std::uint32_t bits = sign;
-    if (exponent == 31) {
-        bits |= 0x7f800000u | (mantissa << 13);
-    } else if (exponent) {
-        bits |= ((exponent + 112) << 23) | (mantissa << 13);
-    } else {  // subnormal: mantissa * 2^-24, exact in float
-        const float value = static_cast<float>(mantissa) * 5.9604644775390625e-8f;
-        return sign ? -value : value;
-    }
-    float value;
-    std::memcpy(&value, &bits, 4);
-    return value;
-}
-inline float half_at(const std::uint8_t* a) {
-    std::uint16_t raw;
-    std::memcpy(&raw, a, 2);
-    return half_to_float(raw);
-}
 // The half at a (and the one after it) in every lane.
 inline F half1(const std::uint8_t* a) { return {{vset1(half_at(a))}}; }
 inline void half2(const std::uint8_t* a, F& first, F& second) {
@@ -230,22 +211,6 @@ inline Columns8 s8_columns8(const std::uint8_t* const row[16], std::int64_t offs
 inline F f16_column(const Columns8& a, int j) { return a.c[j]; }
 inline F s8_column(const Columns8& a, int j) { return a.c[j]; }
 
-// To nearest even: adding a power of two drops the bits that a half has no room for; NaN stays NaN.
-inline std::uint16_t float_to_half(float value) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &value, 4);
-    const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000u);
-    bits &= 0x7fffffffu;
-    if (bits > 0x7f800000u) return sign | 0x7e00u;
-    if (bits < 0x38800000u) {  // subnormal: a multiple of 2^-24
-        float magnitude;
-        std::memcpy(&magnitude, &bits, 4);
-        magnitude += 0.5f;
-        std::memcpy(&bits, &magnitude, 4);
-        return static_cast<std::uint16_t>(sign | (bits - 0x3f000000u));
-    }
-    return static_cast<std::uint16_t>(sign | ((bits - 0x38000000u + 0xfffu + (bits >> 13 & 1u)) >> 13));
-}
 // 16 halves and 16 signed bytes, to nearest even; the caller keeps them in range.
 inline void to_f16(std::uint8_t* a, const F& v) {
     for (int i = 0; i < 16; ++i) {

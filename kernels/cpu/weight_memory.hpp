@@ -1,5 +1,5 @@
 // Memory for packed weights: parts of large blocks that the system is asked to back with huge pages. A step at batch 1
-// streams through all weights once, and with 4 KiB pages spends a fourth of its time on address translation.
+// streams through all weights once, and small pages cost it address translations all the way.
 #pragma once
 
 #include <cstdint>

@@ -15,6 +15,7 @@ from safegen.kernels.reference import ReferenceOps
 from tests.kernels.cpu_cases import FLOATS, KINDS, isa, make_weight, randn, threads
 
 OPS = CpuOps(exact=True)
+FORMS = pytest.mark.parametrize("ops", [OPS, CpuOps()], ids=["exact", "packed"])
 ISAS = cpu.available_isas()
 
 
@@ -71,37 +72,40 @@ def test_linear_takes_float_rows_of_any_length(name: str, kind: str, in_features
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_has_the_same_bits_alone_and_in_any_batch(name: str, kind: str) -> None:
-    weight = OPS.prepare(make_weight(kind, 43, 512)[0])
+@FORMS
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(ops: CpuOps, name: str, kind: str) -> None:
+    weight = ops.prepare(make_weight(kind, 43, 512)[0])
     x = randn(33, 512)
     with isa(name):
-        alone = torch.cat([OPS.linear(row[None], weight) for row in x])
+        alone = torch.cat([ops.linear(row[None], weight) for row in x])
         for rows in range(2, 34):
-            assert torch.equal(OPS.linear(x[33 - rows :], weight), alone[33 - rows :]), rows
+            assert torch.equal(ops.linear(x[33 - rows :], weight), alone[33 - rows :]), rows
 
 
-@pytest.mark.parametrize("kind", ["f32", "q4_1", "q6_k"])
-def test_bits_do_not_depend_on_row_blocks_or_threads(kind: str) -> None:
-    weight = OPS.prepare(make_weight(kind, 200, 512)[0])
+@pytest.mark.parametrize("kind", ["f32", "q4_1", "q6_k", "q8_0"])
+@FORMS
+def test_bits_do_not_depend_on_row_blocks_or_threads(ops: CpuOps, kind: str) -> None:
+    weight = ops.prepare(make_weight(kind, 200, 512)[0])
     x = randn(500, 512)
     results = []
     for count in (1, 2, 3, 7):
         with threads(count):
-            results.append(OPS.linear(x, weight))
-    alone = torch.cat([OPS.linear(x[i : i + 1], weight) for i in range(0, 500, 71)])
+            results.append(ops.linear(x, weight))
+    alone = torch.cat([ops.linear(x[i : i + 1], weight) for i in range(0, 500, 71)])
     assert all(torch.equal(result, results[0]) for result in results)
     assert torch.equal(results[0][::71], alone)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_avx2_and_avx512_agree_bitwise(kind: str) -> None:
+@FORMS
+def test_avx2_and_avx512_agree_bitwise(ops: CpuOps, kind: str) -> None:
     if "avx512" not in ISAS:
         pytest.skip("this processor has no AVX-512")
-    weight = make_weight(kind, 21, 512)[0]
+    weight = ops.prepare(make_weight(kind, 21, 512)[0])
     results = []
     for name in ("avx2", "avx512"):
         with isa(name):
-            results.append(OPS.linear(randn(13, 512), weight))
+            results.append(ops.linear(randn(13, 512), weight))
     assert torch.equal(*results)
 
 

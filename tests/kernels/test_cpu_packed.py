@@ -1,4 +1,7 @@
-"""Packed weights with quantized activations: every kind and instruction set against the torch twin, and bit by bit."""
+"""Packed weights with quantized activations: every kind and instruction set against the torch twin.
+
+That their bits depend on nothing else is held by test_cpu_linear.py, beside the weights in file layout.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from safegen.kernels import cpu
 from safegen.kernels.api import Quantization, Weight
 from safegen.kernels.cpu import CpuOps
 from safegen.kernels.quant import dequantize, round_trip_activations
-from tests.kernels.cpu_cases import FLOATS, GGUF_TYPES, isa, make_weight, randn, threads
+from tests.kernels.cpu_cases import FLOATS, GGUF_TYPES, isa, make_weight, randn
 
 OPS = CpuOps()
 ISAS = cpu.available_isas()
@@ -48,41 +51,6 @@ def test_other_block_types_keep_32_features_a_group_whatever_the_length() -> Non
         x = randn(5, 96)
         expected, magnitude = twin(x, values)
         assert ((OPS.linear(x, OPS.prepare(weight)) - expected).abs() <= 1e-6 * magnitude).all()
-
-
-@pytest.mark.parametrize("name", ISAS)
-@pytest.mark.parametrize("kind", GGUF_TYPES)
-def test_a_row_has_the_same_bits_alone_and_in_any_batch(name: str, kind: str) -> None:
-    weight = OPS.prepare(make_weight(kind, 43, 512)[0])
-    x = randn(33, 512)
-    with isa(name):
-        alone = torch.cat([OPS.linear(row[None], weight) for row in x])
-        for rows in range(2, 34):
-            assert torch.equal(OPS.linear(x[33 - rows :], weight), alone[33 - rows :]), rows
-
-
-@pytest.mark.parametrize("kind", ["q4_1", "q6_k", "q8_0"])
-def test_bits_do_not_depend_on_the_threads(kind: str) -> None:
-    weight = OPS.prepare(make_weight(kind, 200, 512)[0])
-    x = randn(300, 512)
-    results = []
-    for count in (1, 2, 3, 7):
-        with threads(count):
-            results.append(OPS.linear(x, weight))
-    assert all(torch.equal(result, results[0]) for result in results)
-    assert torch.equal(results[0][::71], torch.cat([OPS.linear(x[i : i + 1], weight) for i in range(0, 300, 71)]))
-
-
-@pytest.mark.parametrize("kind", GGUF_TYPES)
-def test_avx2_and_avx512_agree_bitwise(kind: str) -> None:
-    if "avx512" not in ISAS:
-        pytest.skip("this processor has no AVX-512")
-    weight = OPS.prepare(make_weight(kind, 21, 512)[0])
-    results = []
-    for name in ("avx2", "avx512"):
-        with isa(name):
-            results.append(OPS.linear(randn(13, 512), weight))
-    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("kind", GGUF_TYPES)

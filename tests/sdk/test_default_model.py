@@ -50,6 +50,12 @@ def test_typed_answer_is_ok_and_valid(llm: LLM) -> None:
     assert result.timings.total_ms >= result.timings.first_token_ms > 0
 
 
+def test_free_text_answers_the_question_in_fp32() -> None:
+    """A near tie of two first words decides about this one: quantized activations may take the other."""
+    with LLM(kernels="reference") as exact:
+        assert "Paris" in exact.generate("What is the capital of France?", max_tokens=16).unwrap()
+
+
 def test_free_text_answers_the_question(llm: LLM) -> None:
     result = llm.generate("What is 2+2?", max_tokens=24)
     assert "4" in result.unwrap()
