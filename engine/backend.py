@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from safegen.kernels.sampling import SampleSettings
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
@@ -45,6 +47,28 @@ class RowMasks:
 
     words: NDArray[np.int32]
     restricted: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class AheadDraws:
+    """The draws between the steps of one call. vocab_size: ids that may be drawn. settings: of each row. uniforms:
+    [steps - 1, rows] float64, in [0, 1). stop_ids: a draw of one makes its step the last."""
+
+    vocab_size: int
+    settings: list[SampleSettings]
+    uniforms: NDArray[np.float64]
+    stop_ids: frozenset[int]
+
+
+class ForwardAhead(Protocol):
+    """What a backend that can compute several steps in a row has as `forward_ahead`.
+
+    batch: one token of each sequence, its block tables as far as the last step reaches. Returns the ids drawn after
+    each step but the last that was computed, [steps - 1][rows], and the logits of that last one, which `forward` would
+    have returned for it. A draw that fails, and one of a stop id, is left to the caller: its step is the last.
+    """
+
+    def __call__(self, batch: ForwardBatch, draws: AheadDraws) -> tuple[list[list[int]], NDArray[np.float32]]: ...
 
 
 class Backend(Protocol):

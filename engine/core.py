@@ -24,7 +24,7 @@ from collections.abc import Sequence as Ids
 import numpy as np
 from numpy.typing import NDArray
 
-from safegen.engine import commit, rng
+from safegen.engine import ahead, commit, rng
 from safegen.engine.backend import Backend
 from safegen.engine.block_pool import BlockPool
 from safegen.engine.config import EngineConfig
@@ -61,6 +61,7 @@ class EngineCore:
         self._token_bytes = token_bytes
         self._longest_token = max(len(text or b"") for text in token_bytes)
         self._clock = clock
+        self._ahead = ahead.Lookahead(backend)
         self._masks = MaskRows.allocate(config.max_num_seqs, len(token_bytes))
         self._buffers = RowBuffers(len(token_bytes))
         self._ledger = Ledger(clock)
@@ -157,6 +158,10 @@ class EngineCore:
 
     def _compute(self) -> None:
         plan = self._plan()
+        num_steps = 1 if self._cancelled else self._ahead.num_steps(plan, self.scheduler)
+        if num_steps > 1:
+            self._compute_ahead(plan, num_steps)
+            return
         masks = self._fill(plan) if self._backend.takes_masks else None
         try:
             logits = self._launch(plan, masks)
@@ -167,6 +172,25 @@ class EngineCore:
             masks = self._fill(plan)
         outcome = self._finish(plan, logits, masks)
         self._commit(outcome)
+
+    def _compute_ahead(self, plan: StepPlan, num_steps: int) -> None:
+        assert self._ahead.forward is not None
+        for source, destination in plan.copies:
+            self._backend.copy_block(source, destination)
+        batch = build_batch(plan, self.config.block_size, num_steps - 1)
+        draws = ahead.draws_for(plan, num_steps, self._masks.vocab_size)
+        started_s = self._clock()
+        try:
+            drawn, logits = self._ahead.forward(batch, draws)
+        except Exception as exc:
+            self._fail(plan, exc)
+            return
+        self._ahead.note(plan, len(drawn) + 1, self._clock() - started_s)
+        for step, ids in enumerate(drawn):
+            self._commit(ahead.outcome_of(ahead.later(plan, step), ids))
+        self._num_steps += len(drawn)
+        last = ahead.later(plan, len(drawn))
+        self._commit(self._finish(last, logits, StepMasks(last.step_id, self._masks)))
 
     def _admit(self) -> None:
         self._drop_cancelled()
@@ -197,7 +221,9 @@ class EngineCore:
         for source, destination in plan.copies:
             self._backend.copy_block(source, destination)
         batch = build_batch(plan, self.config.block_size)
+        started_s = self._clock()
         logits = self._backend.forward(batch, None if masks is None else masks.for_forward(plan))
+        self._ahead.note(plan, 1, self._clock() - started_s)
         num_rows = len(batch.sampled_rows)
         if logits.ndim != 2 or logits.shape[0] != num_rows or logits.shape[1] < len(self._token_bytes):
             raise EngineError(f"the backend gave logits of shape {logits.shape} for {num_rows} rows")

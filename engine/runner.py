@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from safegen.engine import kv_cache
-from safegen.engine.backend import ForwardBatch, RowMasks
+from safegen.engine.backend import AheadDraws, ForwardAhead, ForwardBatch, RowMasks
 from safegen.engine.config import KvCacheDtype
 from safegen.engine.models.base import Model
 from safegen.engine.models.loader import load_model
-from safegen.engine.models.native import fused
+from safegen.engine.models.native import NativeDecoder, fused
 from safegen.errors import EngineError
 from safegen.kernels.api import AttentionPlan, KvLayer, Ops, Quantization
 from safegen.kernels.api import ops as named_ops
@@ -79,6 +79,20 @@ class ModelRunner:
             raise EngineError(f"the model gave {logits.dtype} logits with kernels {self._ops.name!r}; float32 is due")
         array: NDArray[np.float32] = logits.numpy()
         return array
+
+    @property
+    def forward_ahead(self) -> ForwardAhead | None:
+        """Several steps in one call, as ForwardAhead has it; None for a model that is not one native call."""
+        return self._forward_ahead if isinstance(self._model, NativeDecoder) else None
+
+    @torch.inference_mode()
+    def _forward_ahead(self, batch: ForwardBatch, draws: AheadDraws) -> tuple[list[list[int]], NDArray[np.float32]]:
+        if not self._cache:
+            raise EngineError("forward_ahead was called before allocate")
+        assert isinstance(self._model, NativeDecoder)
+        ids, logits = self._model.forward_ahead(batch, self._cache, draws)
+        array: NDArray[np.float32] = logits.numpy()
+        return ids, array
 
     @torch.inference_mode()
     def copy_block(self, source: int, destination: int) -> None:

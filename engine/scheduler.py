@@ -141,6 +141,18 @@ class Scheduler:
             table.extend(pool.allocate(missing))
         return True
 
+    def reserve(self, sequences: list[Sequence], num_tokens: int) -> bool:
+        """Blocks for the next num_tokens of planned sequences, of those that are free; False, and nothing done, if they
+        do not suffice."""
+        size = self.pool.block_size
+        missing = [-(-(each.num_computed_tokens + num_tokens) // size) - len(each.block_table) for each in sequences]
+        if sum(count for count in missing if count > 0) > self.pool.num_free:
+            return False
+        for sequence, count in zip(sequences, missing):
+            if count > 0:
+                sequence.block_table.extend(self.pool.allocate(count))
+        return True
+
     def _admit(self, budget: int, spans: list[Span]) -> None:
         pool = self.pool
         while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:

@@ -104,8 +104,8 @@ class StepOutcome:
     outcomes: list[SpanOutcome]
 
 
-def build_batch(plan: StepPlan, block_size: int) -> ForwardBatch:
-    """Lay out a plan as arrays."""
+def build_batch(plan: StepPlan, block_size: int, num_ahead: int = 0) -> ForwardBatch:
+    """Lay out a plan as arrays. num_ahead: tokens past each span that the block table is to reach."""
     ids: list[int] = []
     stops: list[int] = []  # of each span, in tokens of its sequence
     query_start = [0]
@@ -117,7 +117,7 @@ def build_batch(plan: StepPlan, block_size: int) -> ForwardBatch:
         sampled_rows += range(len(ids) - num_sampled, len(ids))
     starts = np.array(query_start, dtype=np.int32)
     context_len = np.array(stops, dtype=np.int32)
-    block_table = _block_table(plan.spans, stops, block_size)
+    block_table = _block_table(plan.spans, [stop + num_ahead for stop in stops], block_size)
     sequence_of = np.arange(len(stops), dtype=np.int32)
     position = context_len - 1
     if len(ids) > len(stops):  # some span has more tokens than the last

@@ -327,6 +327,18 @@ class CpuDecoder:
         restricted: Any | None,
         logits: Any,
     ) -> None: ...
+    def forward_ahead(
+        self,
+        ids: Any,
+        position: Any,
+        block_table: Any,
+        ropes: Sequence[tuple[Any, Any]],
+        vocab_size: int,
+        settings: Sequence[tuple[float, int, float, float]],
+        uniforms: Any,
+        stop_ids: Sequence[int],
+        logits: Any,
+    ) -> list[list[int]]: ...
 
 def cpu_isa() -> str: ...
 def cpu_isas() -> list[str]: ...

@@ -46,6 +46,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Rows:
         return finish(core, plan, logits, masks)
 
     monkeypatch.setattr(EngineCore, "_finish", record_and_finish)
+    monkeypatch.setattr("safegen.engine.ahead._MAX_STEPS", 1)  # of steps computed ahead only the last shows its rows
     return rows
 
 
@@ -77,3 +78,22 @@ def test_preempted_greedy_answers_and_logits_are_those_of_the_request_alone(reco
         )
         assert preempted == alone
         assert num_preemptions > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.3])
+def test_answers_computed_ahead_are_those_of_single_steps(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row for row in ROWS if row[1] is None][:3]
+    sampling: dict[str, Any] = {"temperature": temperature, "seed": 5, "max_tokens": 30, "show_schema": False}
+    found = []
+    with LLM() as llm:
+        engine: Any = llm._runtime._engine
+        lookahead = engine._loop.core._ahead
+        forward, calls = lookahead.forward, []
+        monkeypatch.setattr(lookahead, "forward", lambda *args: calls.append(1) or forward(*args))
+        monkeypatch.setattr("safegen.engine.ahead._SECONDS_AHEAD", 10.0)
+        for most in (1, 8):
+            monkeypatch.setattr("safegen.engine.ahead._MAX_STEPS", most)
+            results = llm.batch(rows, **sampling) + llm.batch(rows[:1], n=2, **sampling)
+            found.append([(result.status, result.text) for result in results])
+            assert bool(calls) == (most > 1)
+    assert found[0] == found[1]

@@ -7,6 +7,7 @@ noted too, by wrapping it: the rest of a run is what the engine itself costs.
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -26,23 +27,26 @@ _ROOMY_KV_BYTES = 512 << 20
 
 
 class ForwardClock:
-    """Seconds spent inside a backend's forward, within the `with` block."""
+    """Seconds spent inside the forward of an engine's backend, within the `with` block; where several steps are
+    computed in one call, the draws between them count as its part."""
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, core: Any) -> None:
         self.seconds = 0.0
-        self._backend, self._forward = backend, backend.forward
+        self._places = [(core._backend, core._backend.forward), (core._ahead, core._ahead.forward)]
 
     def __enter__(self) -> ForwardClock:
-        self._backend.forward = self._timed
+        for owner, forward in self._places:
+            owner.forward = functools.partial(self._timed, forward)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._backend.forward = self._forward
+        for owner, forward in self._places:
+            owner.forward = forward
 
-    def _timed(self, *arguments: Any, **named: Any) -> Any:
+    def _timed(self, forward: Any, *arguments: Any, **named: Any) -> Any:
         start = time.perf_counter()
         try:
-            return self._forward(*arguments, **named)
+            return forward(*arguments, **named)
         finally:
             self.seconds += time.perf_counter() - start
 
@@ -121,7 +125,7 @@ class SafegenEngine:
         return self._compiled
 
     def _batch(self, prompts: Sequence[Prompt], spec: Any, **sampling: Any) -> Generated:
-        with ForwardClock(self._backend) as clock:
+        with ForwardClock(self._core) as clock:
             start = time.perf_counter()
             results = self._llm.batch([prompt.text for prompt in prompts], spec, show_schema=False, **sampling)
             total_s = time.perf_counter() - start
@@ -155,8 +159,8 @@ class SafegenEngine:
         self._llm.batch(rows, max_tokens=_LOADED_TOKENS, min_tokens=_LOADED_TOKENS, show_schema=False)
 
     @property
-    def _backend(self) -> Any:
-        return self._llm._runtime._engine._loop.core._backend
+    def _core(self) -> Any:
+        return self._llm._runtime._engine._loop.core
 
     def logits(self, setting: str) -> Iterator[NDArray[np.float32]]:
         """setting: the kernels, and options of the runner, such as "cpu,kv_cache_dtype=int8"."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
+from safegen.engine.backend import AheadDraws, ForwardBatch
 from safegen.engine.models.base import LogitMasks, Model
 from safegen.engine.models.config import ModelConfig
 from safegen.engine.models.layers import Decoder, DecoderLayer, Linear, Norm
@@ -45,10 +47,29 @@ class NativeDecoder:
         sampled_rows: Tensor,
         masks: LogitMasks | None = None,
     ) -> Tensor:
-        for rope in self._ropes:
-            rope.cover(plan.block_table.shape[1] * plan.block_size)
-        tables = [(rope.cos, rope.sin) for rope in self._ropes]
+        tables = self._tables(plan.block_table.shape[1] * plan.block_size)
         return self._native.forward(ids, plan, cache, sampled_rows, tables, masks)
+
+    def forward_ahead(
+        self, batch: ForwardBatch, cache: Sequence[KvLayer], draws: AheadDraws
+    ) -> tuple[list[list[int]], Tensor]:
+        """Several steps, as `engine.backend.ForwardAhead` has it."""
+        return self._native.forward_ahead(
+            torch.from_numpy(batch.ids),
+            torch.from_numpy(batch.position),
+            torch.from_numpy(batch.block_table),
+            cache,
+            self._tables(batch.block_table.shape[1] * batch.block_size),
+            draws.vocab_size,
+            draws.settings,
+            torch.from_numpy(draws.uniforms),
+            sorted(draws.stop_ids),
+        )
+
+    def _tables(self, num_positions: int) -> list[tuple[Tensor, Tensor]]:
+        for rope in self._ropes:
+            rope.cover(num_positions)
+        return [(rope.cos, rope.sin) for rope in self._ropes]
 
     def _layer(self, layer: DecoderLayer) -> LayerSpec:
         attention, mlp = layer.attention, layer.mlp

@@ -56,6 +56,7 @@ template <class Sizes> std::string shape_text(const Sizes& sizes) {
 
 template <class T> const char* type_text();
 template <> inline const char* type_text<float>() { return "float32"; }
+template <> inline const char* type_text<double>() { return "float64"; }
 template <> inline const char* type_text<cpu::Half>() { return "float16"; }
 template <> inline const char* type_text<bool>() { return "bool"; }
 template <> inline const char* type_text<std::int8_t>() { return "int8"; }

@@ -3,11 +3,13 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
 #include <mutex>
 #include <tuple>
 
 #include "kernels/cpu/bind_common.hpp"
-#include "kernels/cpu/decoder.hpp"
+#include "kernels/cpu/bind_sampling.hpp"
+#include "kernels/cpu/decode_ahead.hpp"
 
 namespace safegen {
 namespace {
@@ -116,21 +118,64 @@ class PyDecoder {
         check_range(step.sampled, rows, tokens, "sampled_rows");
         check_plan(step.query_start, context, step.block_table, step.position, sequences, tokens, step.max_blocks,
                    block_size_, blocks_);
-        for (const auto& [cos, sin] : ropes) {
-            const int64_t positions = dim(cos, 0), half = dim(cos, 1);
-            step.ropes.push_back({checked<float>(cos, "cos", {kAny, kAny}), checked<float>(sin, "sin", {positions, half}),
-                                  positions, half});
-            if (2 * half > decoder_.head_dim) fail("cos", "rotates more dimensions than a head has");
-            check_range(step.position, tokens, positions, "plan.position");
-        }
-        for (const auto& layer : decoder_.layers)
-            if (layer.rope >= static_cast<int64_t>(ropes.size())) fail("ropes", "a layer's table is missing");
+        step.ropes = tables(ropes);
+        for (const auto& table : step.ropes) check_range(step.position, tokens, table.positions, "plan.position");
         const nb::gil_scoped_release release;
         const std::lock_guard<std::mutex> lock(mutex_);
         decoder_.forward(step);
     }
 
+    std::vector<std::vector<int64_t>> forward_ahead(const In& ids, const In& position, const In& block_table,
+                                                    const std::vector<std::pair<In, In>>& ropes, int64_t vocab_size,
+                                                    const nb::list& settings, const In& uniforms,
+                                                    const std::vector<int64_t>& stop_ids, const Out& logits) {
+        if (decoder_.cache.empty()) fail("cache", "was never set");
+        const int64_t rows = dim(ids, 0), vocabulary = decoder_.head.weight->out;
+        cpu::Ahead ahead{dim(uniforms, 0) + 1, vocab_size, {}, checked<double>(uniforms, "uniforms", {kAny, rows}), stop_ids};
+        if (vocab_size < 1 || vocab_size > vocabulary) fail("vocab_size", "must be from 1 to the model's vocabulary");
+        if (static_cast<int64_t>(nb::len(settings)) != rows) fail("settings", "must be one a row");
+        for (nb::handle each : settings) ahead.settings.push_back(settings_of(each));
+        std::sort(ahead.stop_ids.begin(), ahead.stop_ids.end());
+        for (int64_t i = 0; i < (ahead.steps - 1) * rows; ++i)
+            if (!(ahead.uniforms[i] >= 0.0 && ahead.uniforms[i] < 1.0)) fail("uniforms", "must lie in [0, 1)");
+        std::vector<std::int32_t> places(rows + 1);
+        for (int64_t row = 0; row <= rows; ++row) places[row] = static_cast<std::int32_t>(row);
+        cpu::Step step{};
+        step.ids = checked<int64_t>(ids, "ids", {kAny});
+        step.position = checked<std::int32_t>(position, "position", {rows});
+        step.query_start = step.sampled = places.data();
+        step.block_table = checked<std::int32_t>(block_table, "block_table", {rows, kAny});
+        step.tokens = step.sequences = step.num_sampled = rows;
+        step.max_blocks = dim(block_table, 1);
+        step.block_size = block_size_;
+        step.logits = checked<float>(logits, "logits", {rows, vocabulary});
+        check_range(step.ids, rows, decoder_.embedding->out, "ids");
+        step.ropes = tables(ropes);
+        for (const auto& table : step.ropes)
+            check_range(step.position, rows, table.positions - ahead.steps + 1, "position");
+        for (int64_t row = 0; row < rows; ++row) {
+            const int64_t stop = step.position[row] + ahead.steps;
+            if (step.position[row] < 0 || stop > step.max_blocks * block_size_) fail("position", "is past the block table");
+            check_range(step.block_table + row * step.max_blocks, (stop - 1) / block_size_ + 1, blocks_, "block_table");
+        }
+        const nb::gil_scoped_release release;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return cpu::decode_ahead(decoder_, step, ahead);
+    }
+
   private:
+    std::vector<cpu::RopeRef> tables(const std::vector<std::pair<In, In>>& ropes) const {
+        std::vector<cpu::RopeRef> found;
+        for (const auto& [cos, sin] : ropes) {
+            const int64_t positions = dim(cos, 0), half = dim(cos, 1);
+            found.push_back({checked<float>(cos, "cos", {kAny, kAny}), checked<float>(sin, "sin", {positions, half}),
+                             positions, half});
+            if (2 * half > decoder_.head_dim) fail("cos", "rotates more dimensions than a head has");
+        }
+        for (const auto& layer : decoder_.layers)
+            if (layer.rope >= static_cast<int64_t>(found.size())) fail("ropes", "a layer's table is missing");
+        return found;
+    }
     cpu::NormRef norm(const NormSpec& spec, const char* name, int64_t width) {
         const auto& [weight, eps] = spec;
         if (!weight) return {};
@@ -170,7 +215,10 @@ void bind_decoder(nb::module_& m) {
         .def("set_cache", &PyDecoder::set_cache, nb::arg("caches"))
         .def("forward", &PyDecoder::forward, nb::arg("ids"), nb::arg("position"), nb::arg("slot"), nb::arg("query_start"),
              nb::arg("context_len"), nb::arg("block_table"), nb::arg("sampled_rows"), nb::arg("ropes"),
-             nb::arg("masks").none(), nb::arg("restricted").none(), nb::arg("logits"));
+             nb::arg("masks").none(), nb::arg("restricted").none(), nb::arg("logits"))
+        .def("forward_ahead", &PyDecoder::forward_ahead, nb::arg("ids"), nb::arg("position"), nb::arg("block_table"),
+             nb::arg("ropes"), nb::arg("vocab_size"), nb::arg("settings"), nb::arg("uniforms"), nb::arg("stop_ids"),
+             nb::arg("logits"));
 }
 
 }  // namespace safegen

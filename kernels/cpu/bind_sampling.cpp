@@ -1,15 +1,13 @@
 // Python face of sampling.hpp; safegen.kernels.sampling is the one for everybody else. Arguments are checked before a
 // pointer is taken; a mistake is a ValueError that names the argument. The GIL is released around the work.
-#include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <cmath>
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/sampling.hpp"
+#include "kernels/cpu/bind_sampling.hpp"
 
 namespace nb = nanobind;
 
@@ -20,28 +18,10 @@ using std::int64_t;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using Words = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-[[noreturn]] void fail(const std::string& why) { throw nb::value_error(why.c_str()); }
-
-nb::tuple fields_of(nb::handle value, std::size_t count, const char* what) {
-    if (!nb::isinstance<nb::tuple>(value) || nb::len(value) != count) fail(what);
-    return nb::borrow<nb::tuple>(value);
-}
-
-cpu::SampleSettings settings_of(nb::handle value) {
-    const nb::tuple fields = fields_of(value, 4, "settings: takes a tuple (temperature, top_k, top_p, min_p)");
-    const cpu::SampleSettings settings{nb::cast<double>(fields[0]), nb::cast<int64_t>(fields[1]),
-                                       nb::cast<double>(fields[2]), nb::cast<double>(fields[3])};
-    if (!(settings.temperature >= 0.0) || !std::isfinite(settings.temperature))
-        fail("temperature: must be finite and >= 0");
-    if (settings.top_k < 0) fail("top_k: must be >= 0");
-    if (!(settings.top_p > 0.0 && settings.top_p <= 1.0)) fail("top_p: must lie in (0, 1]");
-    if (!(settings.min_p >= 0.0 && settings.min_p <= 1.0)) fail("min_p: must lie in [0, 1]");
-    return settings;
-}
-
 int64_t row_below(nb::handle value, std::size_t limit, const char* name) {
     const auto row = nb::cast<int64_t>(value);
-    if (row < 0 || row >= static_cast<int64_t>(limit)) fail(std::string(name) + ": there is no row " + std::to_string(row));
+    if (row < 0 || row >= static_cast<int64_t>(limit))
+        sampling_fault(std::string(name) + ": there is no row " + std::to_string(row));
     return row;
 }
 
@@ -51,21 +31,21 @@ cpu::Draw read_draw(nb::handle entry, const Rows& logits, const std::optional<Wo
     draw.settings = settings_of(fields[0]);
     draw.row = logits.data() + row_below(fields[1], logits.shape(0), "row") * logits.stride(0);
     if (!fields[2].is_none()) {
-        if (!words) fail("words: a draw has a mask row, but there are no masks");
+        if (!words) sampling_fault("words: a draw has a mask row, but there are no masks");
         draw.mask = reinterpret_cast<const std::uint32_t*>(words->data()) +
                     row_below(fields[2], words->shape(0), "mask row") * static_cast<int64_t>(words->shape(1));
     }
     draw.uniform = nb::cast<double>(fields[3]);
-    if (!(draw.uniform >= 0.0 && draw.uniform < 1.0)) fail("uniform: must lie in [0, 1)");
+    if (!(draw.uniform >= 0.0 && draw.uniform < 1.0)) sampling_fault("uniform: must lie in [0, 1)");
     return draw;
 }
 
 nb::tuple sample(const Rows& logits, int64_t vocab_size, const std::optional<Words>& words, const nb::list& draws) {
     if (vocab_size < 1 || vocab_size > static_cast<int64_t>(logits.shape(1)))
-        fail("vocab_size: " + std::to_string(vocab_size) + " ids, but rows of " + std::to_string(logits.shape(1)));
-    if (logits.stride(1) != 1) fail("logits: the ids of a row must be contiguous");
+        sampling_fault("vocab_size: " + std::to_string(vocab_size) + " ids, but rows of " + std::to_string(logits.shape(1)));
+    if (logits.stride(1) != 1) sampling_fault("logits: the ids of a row must be contiguous");
     if (words && static_cast<int64_t>(words->shape(1)) != (vocab_size + 31) / 32)
-        fail("words: must have " + std::to_string((vocab_size + 31) / 32) + " words a row");
+        sampling_fault("words: must have " + std::to_string((vocab_size + 31) / 32) + " words a row");
     std::vector<cpu::Draw> work;
     work.reserve(nb::len(draws));
     for (nb::handle entry : draws) work.push_back(read_draw(entry, logits, words));

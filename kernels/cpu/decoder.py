@@ -117,19 +117,7 @@ class CpuDecoder:
         a restricted row only legal ids are wanted, and where one id alone is legal not even that; the others may be
         -inf. Returns fp32 logits [rows, vocabulary].
         """
-        if cache is not self._cache:
-            self._native.set_cache(
-                [
-                    (
-                        _array(c.key, "cache.key"),
-                        _array(c.value, "cache.value"),
-                        _optional(c.key_scale, "cache.key_scale"),
-                        _optional(c.value_scale, "cache.value_scale"),
-                    )
-                    for c in cache
-                ]
-            )
-            self._cache = cache
+        self._use(cache)
         logits = torch.empty((len(sampled_rows), self._vocab_size), dtype=torch.float32)
         self._native.forward(
             _array(ids.to(torch.int64), "ids"),
@@ -145,6 +133,56 @@ class CpuDecoder:
             _array(logits, "logits"),
         )
         return logits
+
+    def forward_ahead(
+        self,
+        ids: Tensor,
+        position: Tensor,
+        block_table: Tensor,
+        cache: Sequence[KvLayer],
+        ropes: Sequence[tuple[Tensor, Tensor]],
+        vocab_size: int,
+        settings: Sequence[tuple[float, int, float, float]],
+        uniforms: Tensor,
+        stop_ids: Sequence[int],
+    ) -> tuple[list[list[int]], Tensor]:
+        """Several steps of one token a sequence, each from the tokens drawn after the one before.
+
+        ids, position: int [rows]. block_table: int32 [rows, blocks], as far as the last step reaches. cache, ropes: as
+        in `forward`. vocab_size: ids that may be drawn. settings: (temperature, top_k, top_p, min_p) of each row.
+        uniforms: float64 [steps - 1, rows]. A draw of a stop id, and one that fails, makes its step the last. Returns
+        the ids drawn, [steps done - 1][rows], and the last step's fp32 logits [rows, vocabulary].
+        """
+        self._use(cache)
+        logits = torch.empty((len(ids), self._vocab_size), dtype=torch.float32)
+        drawn = self._native.forward_ahead(
+            _array(ids.to(torch.int64), "ids"),
+            _array(position, "position"),
+            _array(block_table, "block_table"),
+            [(_array(cos, "cos"), _array(sin, "sin")) for cos, sin in ropes],
+            vocab_size,
+            list(settings),
+            _array(uniforms, "uniforms"),
+            list(stop_ids),
+            _array(logits, "logits"),
+        )
+        return drawn, logits
+
+    def _use(self, cache: Sequence[KvLayer]) -> None:
+        if cache is self._cache:
+            return
+        self._native.set_cache(
+            [
+                (
+                    _array(c.key, "cache.key"),
+                    _array(c.value, "cache.value"),
+                    _optional(c.key_scale, "cache.key_scale"),
+                    _optional(c.value_scale, "cache.value_scale"),
+                )
+                for c in cache
+            ]
+        )
+        self._cache = cache
 
 
 def _handle(weight: Weight) -> _native.CpuWeight:

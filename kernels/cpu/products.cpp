@@ -25,8 +25,8 @@ void quantize_columns(const float* x, int64_t n, int64_t column, const Activatio
     kernels().quantize(x, n, a, tile.first, tile.size, row - tile.first, column / kGroup);
 }
 
-// A thread starts with a long piece, which it streams through; what is left is handed out in small ones, so that the
-// threads end together though one was slower.
+// A thread streams through one long piece: each further one begins with a wait for memory, and at a few rows that is what
+// a product consists of. A tenth is left for whoever is first to end.
 Cut::Cut(int64_t rows, int64_t units, int threads, int64_t align) : rows_(rows), chunk_(rows), chunks_(1) {
     if (rows > 64) {
         chunk_ = 64;
@@ -36,8 +36,8 @@ Cut::Cut(int64_t rows, int64_t units, int threads, int64_t align) : rows_(rows),
     const auto rounded = [align](int64_t n) { return std::max<int64_t>(align, (n + align / 2) / align * align); };
     if (threads > 1 && chunks_ == 1)
         for (int i = 0; i < threads; ++i)
-            if (const int64_t next = bounds_.back() + rounded(units * 6 / (10 * threads)); next < units) bounds_.push_back(next);
-    const int64_t pieces = std::max<int64_t>(1, 8 * threads / chunks_);
+            if (const int64_t next = bounds_.back() + rounded(units * 9 / (10 * threads)); next < units) bounds_.push_back(next);
+    const int64_t pieces = std::max<int64_t>(1, chunks_ == 1 ? threads : 8 * threads / chunks_);
     const int64_t small = threads == 1 ? units : rounded((units - bounds_.back()) / pieces);
     while (bounds_.back() < units) bounds_.push_back(std::min(units, bounds_.back() + std::max(align, small)));
 }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from safegen.engine.backend import AheadDraws, ForwardBatch
 from safegen.engine.models.base import LogitMasks, Model
 from safegen.engine.models.layers import Decoder
 from safegen.engine.models.loader import load_model
@@ -16,6 +20,7 @@ from safegen.engine.models.native import NativeDecoder, fused
 from safegen.kernels.api import Quantization
 from safegen.kernels.cpu import CpuOps
 from safegen.kernels.reference import ReferenceOps
+from safegen.kernels.sampling import Draw, SampleSettings, draw_tokens
 from tests.engine.checkpoints import VARIANTS, VOCAB, random_ids, tiny_model, write_gguf
 from tests.engine.paging import PagedRun, all_logits
 from tests.kernels.cpu_cases import isa, threads
@@ -134,3 +139,97 @@ def test_other_kernels_keep_the_readable_decoder(tmp_path: Path) -> None:
     tiny_model("llama").save_pretrained(tmp_path)
     model = load_model(tmp_path, ReferenceOps())
     assert fused(model) is model
+
+
+def ahead(native: Model, run: PagedRun, ids: list[int], uniforms: NDArray[np.float64], /, **fields: Any) -> Any:
+    """The sequences of `run`, one token each, computed ahead."""
+    rows, blocks = len(ids), max(len(blocks) for blocks in run.blocks)
+    table = np.zeros((rows, blocks), dtype=np.int32)
+    for row, found in zip(table, run.blocks):
+        row[: len(found)] = found
+    places = np.arange(rows, dtype=np.int32)
+    position = np.array(run.num_computed, dtype=np.int32)
+    batch = ForwardBatch(
+        step_id=0,
+        ids=np.array(ids, dtype=np.int32),
+        position=position,
+        slot=position,  # not looked at: it follows from the table
+        query_start=np.arange(rows + 1, dtype=np.int32),
+        context_len=position + 1,
+        block_table=table,
+        sampled_rows=places,
+        block_size=run.block_size,
+    )
+    settings = fields.pop("settings", [SampleSettings(0.0, 0, 1.0, 0.0)] * rows)
+    draws = AheadDraws(fields.pop("vocab_size", VOCAB), settings, uniforms, frozenset(fields.pop("stop_ids", ())))
+    assert isinstance(native, NativeDecoder)
+    return native.forward_ahead(replace(batch, **fields), run.cache, draws)
+
+
+MIXED = [SampleSettings(0.0, 0, 1.0, 0.0), SampleSettings(0.8, 0, 1.0, 0.0), SampleSettings(1.3, 20, 0.9, 0.01)]
+
+
+def one_by_one(model: Model, steps: int, uniforms: NDArray[np.float64]) -> tuple[list[list[int]], list[Tensor]]:
+    """Ids drawn after each step, and its logits."""
+    run = PagedRun(model, [len(sequence) + steps for sequence in SEQUENCES])
+    run.step([sequence[:-1] for sequence in SEQUENCES])
+    ids, drawn, rows = [sequence[-1] for sequence in SEQUENCES], [], []
+    for step in range(steps):
+        logits = torch.cat(run.step([[token] for token in ids]))
+        draws = [Draw(each, row, None, float(uniforms[step, row])) for row, each in enumerate(MIXED)]
+        ids, faults = draw_tokens(logits.numpy(), VOCAB, None, draws)
+        assert not faults
+        drawn.append(ids)
+        rows.append(logits)
+    return drawn, rows
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_steps_ahead_are_single_steps_bitwise(llama: tuple[Model, Model], count: int) -> None:
+    _, native = llama
+    uniforms = np.random.default_rng(3).random((7, 3))
+    drawn, logits = one_by_one(native, 7, uniforms)
+    with threads(count):
+        for steps in (1, 2, 7):
+            run = PagedRun(native, [len(sequence) + steps for sequence in SEQUENCES])
+            run.step([sequence[:-1] for sequence in SEQUENCES])
+            last_ids = [sequence[-1] for sequence in SEQUENCES]
+            ids, last = ahead(native, run, last_ids, uniforms[: steps - 1], settings=MIXED)
+            assert ids == drawn[: steps - 1]
+            assert torch.equal(last, logits[steps - 1])
+
+
+def test_a_stop_id_makes_its_step_the_last(llama: tuple[Model, Model]) -> None:
+    _, native = llama
+    uniforms = np.random.default_rng(3).random((7, 3))
+    drawn, logits = one_by_one(native, 7, uniforms)
+    stop = drawn[3][1]
+    first = next(step for step, ids in enumerate(drawn) if stop in ids)
+    run = PagedRun(native, [len(sequence) + 7 for sequence in SEQUENCES])
+    run.step([sequence[:-1] for sequence in SEQUENCES])
+    last_ids = [sequence[-1] for sequence in SEQUENCES]
+    ids, last = ahead(native, run, last_ids, uniforms[:6], settings=MIXED, stop_ids=[stop, VOCAB + 5])
+    assert ids == drawn[:first]
+    assert torch.equal(last, logits[first])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vocab_size": VOCAB + 1}, "vocab_size"),
+        ({"settings": MIXED[:2]}, "settings"),
+        ({"settings": [MIXED[0], MIXED[1], (-1.0, 0, 1.0, 0.0)]}, "temperature"),
+        ({"position": np.array([40, 2, 60], dtype=np.int32)}, "position"),
+        ({"position": np.array([40, -1, 16], dtype=np.int32)}, "position"),
+        ({"ids": np.array([0, 1, VOCAB], dtype=np.int32)}, "ids"),
+        ({"block_table": np.full((3, 12), 10_000, dtype=np.int32)}, "block_table"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(llama: tuple[Model, Model], fields: Any, message: str) -> None:
+    _, native = llama
+    run = PagedRun(native, [len(sequence) + 4 for sequence in SEQUENCES])
+    run.step([sequence[:-1] for sequence in SEQUENCES])
+    with pytest.raises(ValueError, match=message):
+        ahead(native, run, [1, 2, 3], np.zeros((3, 3)), **fields)
+    with pytest.raises(ValueError, match="uniforms"):
+        ahead(native, run, [1, 2, 3], np.ones((3, 3)))
