@@ -4,8 +4,11 @@
     plan    the scheduler picks tokens and blocks
     launch  the backend computes the logits
     fill    one mask row a sampled position of a constrained row; before launch for a backend that takes the masks
-    finish  the one logits pipeline, then the draw (engine/finish.py)
-    commit  constraint, stops, block hashes, events
+    finish  the one logits pipeline, then the draws, which also verify the drafts (engine/finish.py)
+    commit  token by token: constraint, stops, block hashes, events
+
+Before the plan the drafters propose (engine/speculate); what a forward has verified of a draft is committed as if each
+token had come by itself, until one ends the sequence or takes output back.
 
 A failure stays in its row: what a constraint or the pipeline raises ends that sequence with "error"; what the backend
 raises ends the sequences of that step; only a fault of the engine's own bookkeeping leaves `step`, and `end_all` then
@@ -20,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +39,16 @@ from safegen.engine.logits import LogitsPipeline, RowBuffers
 from safegen.engine.request import Event, FinishReason, Request, TokensEvent
 from safegen.engine.scheduler import Scheduler
 from safegen.engine.sequence import RequestContext, Sequence
+from safegen.engine.speculate.speculator import Speculator
 from safegen.engine.stats import EngineStats
-from safegen.engine.step import Sampled, StepMasks, StepOutcome, StepPlan, build_batch, row_error
+from safegen.engine.step import Sampled, SpanOutcome, StepMasks, StepOutcome, StepPlan, build_batch, row_error
 from safegen.errors import EngineError, RequestError
 from safegen.grammars.constraint import BatchFill, MaskRows
 
 
 class EngineCore:
     """Synchronous engine over a backend. token_bytes: bytes of every token id, None for those that stand for no text;
-    ids past its end are never sampled."""
+    ids past its end are never sampled. speculator: None is no speculation."""
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class EngineCore:
         token_bytes: Ids[bytes | None],
         config: EngineConfig,
         *,
+        speculator: Speculator | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -62,7 +68,10 @@ class EngineCore:
         self._longest_token = max(len(text or b"") for text in token_bytes)
         self._clock = clock
         self._ahead = ahead.Lookahead(backend)
-        self._masks = MaskRows.allocate(config.max_num_seqs, len(token_bytes))
+        self._speculator = Speculator(()) if speculator is None else speculator
+        self._speculator.bind(len(token_bytes))
+        num_rows = config.max_num_seqs + self._speculator.max_tokens_a_step
+        self._masks = MaskRows.allocate(num_rows, len(token_bytes))
         self._buffers = RowBuffers(len(token_bytes))
         self._ledger = Ledger(clock)
         self._new: list[Sequence] = []
@@ -110,6 +119,7 @@ class EngineCore:
         for sequence in self._ledger:
             self._emit(sequence, sequence.num_output_tokens)
             self._events += self._ledger.close(sequence, reason, error=make_error())
+            self._speculator.release(sequence)
         self._new.clear()
         self._cancelled.clear()
         old, self.scheduler = self.scheduler, self._fresh_scheduler()
@@ -145,6 +155,9 @@ class EngineCore:
             finished_sequences=self._ledger.num_finished,
             retracts=self._num_retracts,
             retracted_tokens=self._num_retracted,
+            drafted_tokens=self._speculator.num_drafted,
+            accepted_tokens=self._speculator.num_accepted,
+            by_drafter=self._speculator.counts(),
         )
 
     # --- the step -------------------------------------------------------------------------------------------------
@@ -157,10 +170,13 @@ class EngineCore:
         return self._take_events()
 
     def _compute(self) -> None:
+        started_s = self._clock()
+        self._speculator.propose(self.scheduler.running, self.scheduler.candidates())
         plan = self._plan()
         num_steps = 1 if self._cancelled else self._ahead.num_steps(plan, self.scheduler)
         if num_steps > 1:
-            self._compute_ahead(plan, num_steps)
+            num_steps = self._compute_ahead(plan, num_steps)
+            self._speculator.timed_ahead(plan, num_steps, self._clock() - started_s)
             return
         masks = self._fill(plan) if self._backend.takes_masks else None
         try:
@@ -172,8 +188,10 @@ class EngineCore:
             masks = self._fill(plan)
         outcome = self._finish(plan, logits, masks)
         self._commit(outcome)
+        self._speculator.timed(plan, outcome, self._clock() - started_s)
 
-    def _compute_ahead(self, plan: StepPlan, num_steps: int) -> None:
+    def _compute_ahead(self, plan: StepPlan, num_steps: int) -> int:
+        """Returns how many steps it came to."""
         assert self._ahead.forward is not None
         for source, destination in plan.copies:
             self._backend.copy_block(source, destination)
@@ -184,13 +202,14 @@ class EngineCore:
             drawn, logits = self._ahead.forward(batch, draws)
         except Exception as exc:
             self._fail(plan, exc)
-            return
+            return num_steps
         self._ahead.note(plan, len(drawn) + 1, self._clock() - started_s)
         for step, ids in enumerate(drawn):
             self._commit(ahead.outcome_of(ahead.later(plan, step), ids))
         self._num_steps += len(drawn)
         last = ahead.later(plan, len(drawn))
         self._commit(self._finish(last, logits, StepMasks(last.step_id, self._masks)))
+        return len(drawn) + 1
 
     def _admit(self) -> None:
         self._drop_cancelled()
@@ -231,7 +250,7 @@ class EngineCore:
 
     def _fill(self, plan: StepPlan) -> StepMasks:
         masks = StepMasks(plan.step_id, self._masks)
-        together: dict[BatchFill, list[tuple[Sequence, int]]] = {}
+        together: dict[BatchFill, list[tuple[Sequence, tuple[int, ...], int]]] = {}
         next_row = 0
         for span in plan.spans:
             sequence, first_row, num_rows = span.sequence, next_row, span.num_sampled
@@ -242,7 +261,8 @@ class EngineCore:
             if batch_fill is None:
                 self._fill_alone(sequence, first_row, num_rows, masks)
             else:
-                together.setdefault(batch_fill, []).append((sequence, first_row))
+                draft = sequence.draft[: num_rows - 1]
+                together.setdefault(batch_fill, []).append((sequence, draft, first_row))
         for batch_fill, members in together.items():
             self._fill_together(batch_fill, members, masks)
         return masks
@@ -252,25 +272,38 @@ class EngineCore:
         words = self._masks.words[first_row : first_row + num_rows]
         words.fill(0)
         started_s = self._clock()
+        draft = sequence.draft[: num_rows - 1]
         try:
-            sequence.constraint.fill(sequence.draft, MaskRows(words, self._masks.vocab_size))
+            try:
+                sequence.constraint.fill(draft, MaskRows(words, self._masks.vocab_size))
+            except Exception:
+                if not draft:
+                    raise
+                words.fill(0)  # a draft costs no request: the row of the next token may do without it
+                sequence.constraint.fill((), MaskRows(words[:1], self._masks.vocab_size))
             masks.place[sequence] = first_row
         except Exception as exc:
             masks.failed[sequence] = exc
         sequence.mask_s += self._clock() - started_s
 
-    def _fill_together(self, fill: BatchFill, members: list[tuple[Sequence, int]], masks: StepMasks) -> None:
+    def _fill_together(
+        self, fill: BatchFill, members: list[tuple[Sequence, tuple[int, ...], int]], masks: StepMasks
+    ) -> None:
         """Each sequence is charged an equal part of the time."""
-        sequences, first_rows = [sequence for sequence, _ in members], [row for _, row in members]
         started_s = self._clock()
         faults = fill(
-            [each.constraint for each in sequences], [each.draft for each in sequences], self._masks, first_rows
+            [sequence.constraint for sequence, _, _ in members],
+            [draft for _, draft, _ in members],
+            self._masks,
+            [row for _, _, row in members],
         )
         seconds_each = (self._clock() - started_s) / len(members)
-        for (sequence, first_row), fault in zip(members, faults, strict=True):
+        for (sequence, draft, first_row), fault in zip(members, faults, strict=True):
             sequence.mask_s += seconds_each
             if fault is None:
                 masks.place[sequence] = first_row
+            elif draft:
+                self._fill_alone(sequence, first_row, len(draft) + 1, masks)
             else:
                 masks.failed[sequence] = fault
 
@@ -290,13 +323,28 @@ class EngineCore:
             if result.error is not None:
                 self._end(sequence, "error", error=result.error)
                 continue
-            for token, heir in zip(result.tokens, self._heirs(sequence, result.tokens)):
+            if result.tokens:
+                self._commit_tokens(result)
+
+    def _commit_tokens(self, result: SpanOutcome) -> None:
+        """One token for each index that the sequence stands for, or the verified ones of its draft."""
+        span, tokens = result.span, result.tokens
+        sequence = span.sequence
+        sequence.num_forwards += 1
+        if len(sequence.stands_for) > 1:
+            for token, heir in zip(tokens, self._heirs(sequence, tokens)):
                 self._accept(heir, token)
+            return
+        if not sequence.draft:
+            self._accept(sequence, tokens[0])
+            return
+        self._speculator.verified(span, tokens)
+        sequence.drop_draft()
+        if all(self._accept(sequence, token) for token in tokens):
+            self.scheduler.accepted(span)
 
     def _heirs(self, sequence: Sequence, tokens: tuple[Sampled, ...]) -> list[Sequence]:
-        """The sequence itself and, when it stood for several and has their first tokens, its forks."""
-        if len(tokens) <= 1:
-            return [sequence]
+        """The sequence itself and its forks, now that it has the first tokens of all that it stood for."""
         forks: list[Sequence] = []
         try:
             forks.extend(self.scheduler.fork(sequence, token.sequence_index) for token in tokens[1:])
@@ -310,12 +358,14 @@ class EngineCore:
             self._ledger.open(fork)
         return [sequence, *forks]
 
-    def _accept(self, sequence: Sequence, token: Sampled) -> None:
+    def _accept(self, sequence: Sequence, token: Sampled) -> bool:
+        """Commit a token; False when what was drawn after it is of no use: it ended the sequence, or took output
+        back."""
         try:
             accepted = commit.accept(sequence, token.token_id, token.logprobs, self._token_bytes)
         except Exception as exc:
             self._end(sequence, "error", error=row_error(exc, sequence))
-            return
+            return False
         if sequence.first_token_s is None and sequence.num_output_tokens:
             sequence.first_token_s = self._clock()
         if accepted.num_retracted:
@@ -325,13 +375,20 @@ class EngineCore:
         self._emit(sequence, accepted.num_settled)
         if accepted.ending is not None:
             self._end(sequence, accepted.ending.reason, ending=accepted.ending)
+        return accepted.ending is None and not accepted.num_retracted
 
     def _emit(self, sequence: Sequence, num_settled: int) -> None:
         """Hand out the output tokens up to num_settled that were not handed out yet."""
         token_ids, logprobs = sequence.take_settled(num_settled)
-        if token_ids:
-            self._num_output += len(token_ids)
-            self._events.append(TokensEvent(sequence.request.request_id, sequence.index, token_ids, logprobs))
+        if not token_ids:
+            return
+        self._num_output += len(token_ids)
+        event = TokensEvent(sequence.request.request_id, sequence.index, token_ids, logprobs)
+        last = self._events[-1] if self._events else None
+        if isinstance(last, TokensEvent) and (last.request_id, last.index) == (event.request_id, event.index):
+            self._events[-1] = replace(event, token_ids=last.token_ids + token_ids, logprobs=last.logprobs + logprobs)
+        else:
+            self._events.append(event)
 
     def _drop_cancelled(self) -> None:
         while self._cancelled:
@@ -355,5 +412,6 @@ class EngineCore:
         error: Exception | None = None,
     ) -> None:
         self.scheduler.discard(sequence)
+        self._speculator.release(sequence)
         self._emit(sequence, sequence.num_output_tokens)
         self._events += self._ledger.close(sequence, reason, ending=ending, error=error)

@@ -30,6 +30,7 @@ from safegen.engine.backend import Backend
 from safegen.engine.config import EngineConfig
 from safegen.engine.core import EngineCore
 from safegen.engine.request import Event, FinishedEvent, Request, Timings, Usage
+from safegen.engine.speculate.speculator import Speculator
 from safegen.engine.stats import EngineStats
 from safegen.errors import EngineClosed, EngineError, QueueFull, RequestError
 
@@ -210,12 +211,20 @@ class _Loop:
 class Engine:
     """A thread that serves requests over a backend. See the module's docstring for what callers may count on."""
 
-    def __init__(self, backend: Backend, token_bytes: Ids[bytes | None], config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        token_bytes: Ids[bytes | None],
+        config: EngineConfig | None = None,
+        speculator: Speculator | None = None,
+    ) -> None:
         """token_bytes: bytes of every token id, None for those that stand for no text; ids past its end are never
-        sampled. Raises RequestError for settings that do not fit the backend, CapacityError for too little memory."""
+        sampled. speculator: this engine's own, None is no speculation. Raises RequestError for settings that do not fit
+        the backend, CapacityError for too little memory."""
         self.config = EngineConfig() if config is None else config
         self._process_id = os.getpid()
-        self._loop = _Loop(EngineCore(backend, token_bytes, self.config), self.config.max_queue)
+        core = EngineCore(backend, token_bytes, self.config, speculator=speculator)
+        self._loop = _Loop(core, self.config.max_queue)
         self._thread = threading.Thread(target=self._loop.run, name="safegen-engine", daemon=True)
         self._finalizer = weakref.finalize(self, _stop_quietly, self._loop, self._thread, self._process_id)
         self._thread.start()

@@ -90,4 +90,8 @@ def _usage(sequence: Sequence) -> Usage:
         prompt_tokens=sequence.num_prompt_tokens,
         completion_tokens=sequence.num_output_tokens,
         cached_tokens=sequence.num_cached_tokens or 0,
+        drafted=sum(counts.drafted for counts in sequence.draft_counts.values()),
+        accepted=sum(counts.accepted for counts in sequence.draft_counts.values()),
+        forwards=sequence.num_forwards,
+        by_drafter=dict(sequence.draft_counts),
     )

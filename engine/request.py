@@ -138,7 +138,10 @@ def _is_unicode(text: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Request:
     """One unit of work for the engine. prompt_ids: at least one. constraint: fresh, owned by the engine from here on;
-    with n > 1 the engine forks it. stop_ids: the one shared stop set (tokenizer, generation config and user)."""
+    with n > 1 the engine forks it. stop_ids: the one shared stop set (tokenizer, generation config and user). drafters:
+    names of those that may propose for it, None is all that the engine has. type_key: the same number for requests of
+    one output type, which drafts do alike for. shares_output: drafts for others of that type may be taken from it, and
+    for it from theirs."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -146,6 +149,9 @@ class Request:
     stop_ids: frozenset[int]
     constraint: Constraint | None = None
     cache_salt: str | None = None
+    drafters: frozenset[str] | None = None
+    type_key: int | None = None
+    shares_output: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +170,29 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """drafted: tokens that a forward verified. accepted: those that became output."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. cached_tokens: prompt tokens taken from the prefix cache (of the first computation)."""
+    """Token counts. cached_tokens: prompt tokens taken from the prefix cache (of the first computation).
+
+    drafted, accepted: tokens that speculation proposed and a forward verified, and those of them that became output;
+    by_drafter: the same for each drafter that proposed any. forwards: how many forwards the output took; the tokens a
+    forward are completion_tokens / forwards.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    forwards: int = 0
+    by_drafter: Mapping[str, DraftCounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,11 +73,19 @@ class Scheduler:
 
     def computed(self, span: Span) -> None:
         """Tokens of a span are in the cache: advance, and publish the blocks that are full of committed tokens."""
+        self._advance(span, span.start, span.sequence.num_tokens)
+
+    def accepted(self, span: Span) -> None:
+        """The same for the drafted tokens that have become output. The last token of the output is in no cache, or is
+        computed again because its row is needed; what else a rejected draft left in the cache is written over."""
+        self._advance(span, span.sequence.num_computed_tokens, span.sequence.num_tokens - 1)
+
+    def _advance(self, span: Span, start: int, limit: int) -> None:
         sequence, pool = span.sequence, self.pool
-        sequence.num_computed_tokens = min(span.start + span.num_tokens, sequence.num_tokens)
+        sequence.num_computed_tokens = min(span.start + span.num_tokens, limit)
         if not pool.enable_prefix_caching:
             return
-        first, last = span.start // pool.block_size, sequence.num_computed_tokens // pool.block_size
+        first, last = start // pool.block_size, sequence.num_computed_tokens // pool.block_size
         if last > first:
             hashes = sequence.block_hashes(pool, last)
             for place in range(first, last):
@@ -92,6 +100,10 @@ class Scheduler:
         self.pool.release(sequence.block_table[num_blocks:])
         del sequence.block_table[num_blocks:]
 
+    def candidates(self) -> list[Sequence]:
+        """The waiting sequences that the next plan may admit."""
+        return self.waiting[: max(0, self._max_num_seqs - len(self.running))]
+
     # --- planning -------------------------------------------------------------------------------------------------
 
     def plan(self, step_id: int) -> StepPlan:
@@ -105,6 +117,8 @@ class Scheduler:
             num_after = len(self.running) - place - 1
             pending = sequence.num_tokens_with_draft - sequence.num_computed_tokens
             num_tokens = min(pending, budget - num_after)
+            if sequence.draft:
+                num_tokens = self._within_room(sequence, num_tokens, num_after)
             if not self._make_room(sequence, num_tokens, copies):
                 break
             spans.append(Span.of(sequence, sequence.num_computed_tokens, num_tokens))
@@ -113,6 +127,14 @@ class Scheduler:
         num_preempted = self.num_preemptions - preempted_before
         self._admit(budget, spans)
         return StepPlan(step_id, tuple(spans), tuple(copies), num_preempted)
+
+    def _within_room(self, sequence: Sequence, num_tokens: int, num_after: int) -> int:
+        """num_tokens, less what of the draft has no block: a guess preempts nobody, nor takes the last block that one
+        of the num_after sequences to come may need."""
+        start, block_size = sequence.num_computed_tokens, self.pool.block_size
+        num_spare = max(0, self.pool.num_free - num_after - 1)
+        room = (len(sequence.block_table) + num_spare) * block_size - start
+        return min(num_tokens, max(room, sequence.num_tokens - start))
 
     def _make_room(self, sequence: Sequence, num_tokens: int, copies: list[tuple[int, int]]) -> bool:
         """Blocks for the next num_tokens of a running sequence, preempting the newest; False when that was itself."""
@@ -158,9 +180,13 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
             hits = self._find_prefix(sequence)
-            num_new = -(-sequence.num_tokens // pool.block_size) - len(hits)
             headroom = max(1, pool.num_blocks // _HEADROOM_SHARE) if self.running else 0
-            if num_new + headroom > pool.num_free_after(hits):
+            num_free = pool.num_free_after(hits) - headroom
+            num_new = -(-sequence.num_tokens_with_draft // pool.block_size) - len(hits)
+            if num_new > num_free:
+                sequence.drop_draft()
+                num_new = -(-sequence.num_tokens // pool.block_size) - len(hits)
+            if num_new > num_free:
                 return
             self.waiting.pop(0)
             pool.acquire(hits)
@@ -187,7 +213,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self._release(sequence)
-        sequence.draft = ()
+        sequence.drop_draft()
         self.num_preemptions += 1
         self.add(sequence)
 

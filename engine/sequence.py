@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from safegen.engine.block_pool import BlockPool
 from safegen.engine.closing import Closing, Patience
 from safegen.engine.logits import History, LogitsPipeline
-from safegen.engine.request import Request, TokenLogprobs
+from safegen.engine.request import DraftCounts, Request, TokenLogprobs
+from safegen.engine.speculate.base import DraftPart
 from safegen.engine.stops import StopMatcher
 from safegen.grammars.constraint import Constraint
 
@@ -50,6 +51,8 @@ class Sequence:
         "constraint",
         "context",
         "draft",
+        "draft_counts",
+        "draft_parts",
         "first_scheduled_s",
         "first_token_s",
         "index",
@@ -58,6 +61,7 @@ class Sequence:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_emitted_tokens",
+        "num_forwards",
         "num_output_tokens",
         "num_prompt_tokens",
         "num_retracts",
@@ -79,6 +83,9 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_ids)
         self.num_output_tokens = 0
         self.draft: tuple[int, ...] = ()
+        self.draft_parts: tuple[DraftPart, ...] = ()
+        self.draft_counts: dict[str, DraftCounts] = {}
+        self.num_forwards = 0
         self.num_computed_tokens = 0
         self.block_table = array("i")  # int32: a step copies it into its own table
         self._block_hashes: list[bytes] = []
@@ -121,8 +128,14 @@ class Sequence:
         """Output tokens start .. stop - 1."""
         return tuple(self._token_ids[self.num_prompt_tokens + start : self.num_prompt_tokens + stop])
 
-    def history(self) -> History:
-        return History(self.num_output_tokens, self._output_counts)
+    def history(self, num_drafted: int = 0) -> History:
+        """What a row is drawn after: the output, and so many tokens of the draft."""
+        if not num_drafted:
+            return History(self.num_output_tokens, self._output_counts)
+        counts = self._output_counts
+        if self.context.pipeline.needs_counts:
+            counts = counts + Counter(self.draft[:num_drafted])
+        return History(self.num_output_tokens + num_drafted, counts)
 
     def commit(self, ids: tuple[int, ...], logprobs: TokenLogprobs | None = None) -> None:
         """Append output tokens. logprobs: of the one token, if asked for."""
@@ -145,7 +158,7 @@ class Sequence:
         del self._held_logprobs[kept_tokens - self.num_emitted_tokens :]
         if self.context.pipeline.needs_counts:
             self._output_counts -= Counter(dropped)  # in place, and leaves no zero behind
-        self.draft = ()
+        self.drop_draft()
         return dropped
 
     def take_settled(self, num_settled: int) -> tuple[tuple[int, ...], tuple[TokenLogprobs, ...]]:
@@ -160,6 +173,16 @@ class Sequence:
             del self._held_logprobs[: stop - start]
         self.num_emitted_tokens = stop
         return self.output_ids(start, stop), logprobs
+
+    # --- draft ----------------------------------------------------------------------------------------------------
+
+    def set_draft(self, parts: tuple[DraftPart, ...]) -> None:
+        """Guessed tokens after the committed ones, pending until a forward verifies them."""
+        self.draft_parts = parts
+        self.draft = tuple(token_id for part in parts for token_id in part.ids)
+
+    def drop_draft(self) -> None:
+        self.draft, self.draft_parts = (), ()
 
     # --- blocks ---------------------------------------------------------------------------------------------------
 
@@ -194,4 +217,5 @@ class Sequence:
         twin.num_cached_tokens = self.num_cached_tokens
         twin.first_scheduled_s = self.first_scheduled_s
         twin.mask_s = self.mask_s
+        twin.num_forwards = self.num_forwards
         return twin

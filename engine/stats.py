@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from safegen.engine.request import DraftCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +15,8 @@ class EngineStats:
     running, waiting: sequences. cached_blocks: blocks that the prefix cache can find. prefix_hit_tokens: tokens taken
     from it instead of being computed. computed_tokens: tokens that went through a forward. output_tokens: tokens handed
     to callers. retracts: how often a sequence went back and on; retracted_tokens: drawn tokens that this cost.
+    drafted_tokens: tokens of drafts that a forward verified; accepted_tokens: those that were drawn; by_drafter: both,
+    drafter by drafter.
     """
 
     running: int
@@ -27,3 +32,6 @@ class EngineStats:
     finished_sequences: int
     retracts: int
     retracted_tokens: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    by_drafter: Mapping[str, DraftCounts] = field(default_factory=dict)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from safegen.llm import LLM
     from safegen.output_type import OutputType
     from safegen.result import Result
+    from safegen.speculation import Speculation
     from safegen.tools import ToolCall, ToolCalls, ToolFormat, Tools
     from safegen.types import Choice, Grammar, JsonSchema, Regex, Think
 
@@ -75,6 +76,7 @@ _MODULE_OF = {
     "SamplingParams": "engine.request",
     "SchemaError": "errors",
     "SnapshotEvent": "events",
+    "Speculation": "speculation",
     "StreamEvent": "events",
     "Think": "types",
     "ToolCall": "tools",
@@ -118,6 +120,7 @@ __all__ = [
     "SamplingParams",
     "SchemaError",
     "SnapshotEvent",
+    "Speculation",
     "StreamEvent",
     "Think",
     "ToolCall",
@@ -184,6 +187,10 @@ def _module(name: str) -> Any:
             from safegen import result
 
             return result
+        case "speculation":
+            from safegen import speculation
+
+            return speculation
         case "tools":
             from safegen import tools
 

@@ -36,7 +36,8 @@ class LLM:
     bytes of the KV cache, None takes a share of what is free. kv_cache_dtype: how it keeps keys and values; "auto" is
     "float16" on the native kernels, "float32" on the reference; "int8" has a scale for each token's head. block_size:
     tokens a cache block. max_num_seqs: sequences computed at once. max_num_batched_tokens: tokens computed a step.
-    enable_prefix_caching: reuse the cache of equal prompt beginnings. speculation: "auto" or False. guards: ().
+    enable_prefix_caching: reuse the cache of equal prompt beginnings. speculation: "auto", False or a Speculation: who
+    guesses tokens ahead, which saves forwards and changes no output; a call may leave it out or narrow it. guards: ().
     deterministic: bitwise equal results in company; on CPU that is always so. limits: see Limits.
 
     Raises ModelLoadError (no model, or one that cannot be used), CapacityError (the cache cannot hold a block) and

@@ -14,6 +14,7 @@ from safegen.errors import RequestError
 from safegen.limits import Limits
 from safegen.runtime import Runtime
 from safegen.sampling import check_unsupported
+from safegen.speculation import make_drafters, resolve
 
 Kernels = Literal["auto", "cpu", "reference"]
 Device = Literal["auto", "cpu"]
@@ -75,6 +76,7 @@ def load_runtime(options: LoadOptions) -> Runtime:
     from safegen.engine.engine import Engine
     from safegen.engine.locate import locate_model
     from safegen.engine.runner import ModelRunner
+    from safegen.engine.speculate.speculator import Speculator
     from safegen.engine.tokenizer import Tokenizer
 
     config = EngineConfig(
@@ -91,5 +93,13 @@ def load_runtime(options: LoadOptions) -> Runtime:
     kernels = "cpu" if options.kernels == "auto" else options.kernels
     runner = ModelRunner.load(path, kernels, config.kv_cache_dtype, options.quantization)
     tokenizer = Tokenizer.load(path, model_vocab_size=runner.vocab_size)
-    engine = Engine(runner, tokenizer.token_bytes, config)
-    return Runtime(engine, tokenizer, options.limits, max_context=runner.max_context, max_num_seqs=options.max_num_seqs)
+    speculation = resolve("auto" if options.speculation is None else options.speculation)
+    engine = Engine(runner, tokenizer.token_bytes, config, Speculator(make_drafters(speculation, tokenizer)))
+    return Runtime(
+        engine,
+        tokenizer,
+        options.limits,
+        max_context=runner.max_context,
+        max_num_seqs=options.max_num_seqs,
+        speculation=speculation,
+    )

@@ -31,6 +31,7 @@ from safegen.prompt import Prompt, chat_messages, plain_text, takes_tools
 from safegen.result import Result, failed
 from safegen.run import Run
 from safegen.sampling import check_unsupported, merge_sampling
+from safegen.speculation import OFF, Speculation, resolve_call
 
 if TYPE_CHECKING:
     from safegen.grammars.disk_cache import DiskCache
@@ -78,13 +79,14 @@ class CallOptions:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A checked call. stop_ids: the one shared stop set, the caller's included."""
+    """A checked call. stop_ids: the one shared stop set, the caller's included. speculation: what the call allows."""
 
     prompt_ids: tuple[int, ...]
     output_type: OutputType[Any]
     params: SamplingParams
     stop_ids: frozenset[int]
     cache_salt: str | None
+    speculation: Speculation = OFF
 
 
 def disk_cache(limits: Limits) -> DiskCache | None:
@@ -101,15 +103,23 @@ def disk_cache(limits: Limits) -> DiskCache | None:
 
 class Runtime:
     """A model, ready to answer. max_context: tokens of prompt and answer together. max_num_seqs: sequences the engine
-    runs at once; sizes the window of a batch."""
+    runs at once; sizes the window of a batch. speculation: what the engine's drafters are."""
 
     def __init__(
-        self, engine: EngineLike, tokenizer: TokenizerLike, limits: Limits, *, max_context: int, max_num_seqs: int
+        self,
+        engine: EngineLike,
+        tokenizer: TokenizerLike,
+        limits: Limits,
+        *,
+        max_context: int,
+        max_num_seqs: int,
+        speculation: Speculation = OFF,
     ) -> None:
         self.limits = limits
         self.max_context = max_context
         self.max_num_seqs = max_num_seqs
         self.token_bytes = tokenizer.token_bytes
+        self._speculation = speculation
         self._engine = engine
         self._tokenizer = tokenizer
         self._types = TypeCache(limits)
@@ -126,6 +136,7 @@ class Runtime:
         """Check a call at the door. Raises RequestError, SchemaError, GrammarError or EngineClosed."""
         self.check_open()
         check_unsupported(options.guards, options.speculation)
+        speculation = resolve_call(options.speculation, self._speculation)
         params = merge_sampling(options.params, options.sampling)
         if options.cache_salt is not None and not isinstance(options.cache_salt, str):
             raise RequestError("cache_salt is a string or None", field="cache_salt", value=options.cache_salt)
@@ -145,7 +156,7 @@ class Runtime:
                 field="stop_ids",
                 value=max(stop_ids),
             )
-        return Job(prompt_ids, output_type, params, stop_ids, options.cache_salt)
+        return Job(prompt_ids, output_type, params, stop_ids, options.cache_salt, speculation)
 
     def work(self, prompt: Prompt, spec: Any, options: CallOptions) -> Work:
         """The call as a generator of runs; raises what `prepare` raises, at the first step."""
@@ -173,7 +184,17 @@ class Runtime:
     def start(self, job: Job, *, snapshots: bool = False) -> Run:
         """The run of a job, not yet submitted."""
         constraint = self.constraint(job.output_type, job.stop_ids, job.prompt_ids)
-        request = Request(self.new_id(), job.prompt_ids, job.params, job.stop_ids, constraint, job.cache_salt)
+        request = Request(
+            self.new_id(),
+            job.prompt_ids,
+            job.params,
+            job.stop_ids,
+            constraint,
+            job.cache_salt,
+            frozenset(job.speculation.drafters),
+            type_key=None if job.output_type.program is None else id(job.output_type.program),
+            shares_output=job.speculation.share_outputs,
+        )
         spoken = self._spoken(job.output_type, job.stop_ids)
         token_bytes = self._vocabulary(job.stop_ids, spoken).token_bytes if spoken else self.token_bytes
         return Run(request, job.output_type, token_bytes, snapshots=snapshots)

@@ -9,6 +9,7 @@ from typing import Any
 
 from safegen.engine.request import SamplingParams
 from safegen.errors import RequestError
+from safegen.speculation import resolve
 
 SAMPLING_NAMES = tuple(field.name for field in dataclasses.fields(SamplingParams))
 TYPE_NAMES = ("output_type", "response_format", "response_model", "format", "schema", "json_schema", "regex", "choices")
@@ -37,15 +38,11 @@ def merge_sampling(params: SamplingParams | None, sampling: Mapping[str, Any]) -
 
 
 def check_unsupported(guards: object, speculation: object) -> None:
-    """Refuse what this version cannot do, at the door. Raises RequestError."""
+    """Refuse what this version cannot do, and what speculation is not, at the door. Raises RequestError."""
     if guards is not None and tuple(guards if isinstance(guards, list | tuple) else (guards,)):
         raise RequestError("guards are not supported in this version; pass guards=() or leave it out", field="guards")
-    if not (speculation is None or speculation is False or speculation == "auto"):
-        raise RequestError(
-            f"speculation={speculation!r} is not supported in this version; choose 'auto', False or None",
-            field="speculation",
-            value=speculation,
-        )
+    if speculation is not None:
+        resolve(speculation)
 
 
 def _unknown_option(name: str) -> str:

@@ -1,5 +1,6 @@
 """Greedy answers of the default model do not depend on company, cache, chunks or preemption: through the public API,
-with real output types, logits bitwise. (tests/engine/test_runner.py holds the same for sampled and forked requests.)
+with real output types, logits bitwise. (tests/engine/test_runner.py holds the same for sampled and forked requests,
+tests/test_speculation.py for drafts.)
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Rows:
 
 def answers(rows: list[Any], max_tokens: int, **settings: Any) -> tuple[list[tuple[str, str]], int]:
     """(status, text) of each row, and how often a sequence was preempted."""
-    with LLM(**settings) as llm:
+    with LLM(speculation=False, **settings) as llm:  # a row a token, to compare
         results = llm.batch(rows, max_tokens=max_tokens, show_schema=False)
         engine: Any = llm._runtime._engine
         return [(result.status, result.text) for result in results], engine.stats().preemptions

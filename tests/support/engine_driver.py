@@ -12,6 +12,7 @@ from safegen.engine.logits import History, LogitsPipeline, RowBuffers
 from safegen.engine.request import Event, FinishedEvent, Request, SamplingParams, TokensEvent
 from safegen.engine.rng import uniform
 from safegen.engine.sampler import draw
+from safegen.engine.speculate.speculator import Speculator
 from safegen.grammars.constraint import MaskRows
 from tests.support.fake_backend import FAKE_VOCAB, FakeBackend, prefix_logits
 from tests.support.fake_constraint import BracketConstraint
@@ -43,12 +44,13 @@ def make_core(
     *,
     num_blocks: int = 64,
     token_bytes: list[bytes | None] = TOKEN_BYTES,
+    speculator: Speculator | None = None,
     **settings: Any,
 ) -> EngineCore:
     settings = {"block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64, **settings}
     backend = backend or FakeBackend()
     settings.setdefault("kv_cache_memory", num_blocks * backend.bytes_per_block(settings["block_size"]))
-    core = EngineCore(backend, token_bytes, EngineConfig(**settings))
+    core = EngineCore(backend, token_bytes, EngineConfig(**settings), speculator=speculator)
 
     def check_writes(block_ids: set[int]) -> None:
         pool = core.scheduler.pool

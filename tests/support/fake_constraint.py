@@ -42,6 +42,8 @@ class BracketConstraint:
                 rows.words[number, legal_id // WORD_BITS] |= 1 << (legal_id % WORD_BITS)
             if token_id is None or token_id not in legal:
                 return number
+            if token_id in self.stop_ids:
+                return number + 1
             state.advance([token_id])
         raise AssertionError("unreachable")
 

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from safegen.engine.backend import ForwardBatch, RowMasks
 from safegen.engine.config import EngineConfig
 from safegen.engine.engine import Engine
+from safegen.engine.speculate.speculator import Speculator
 from safegen.limits import Limits
 from safegen.llm import LLM
 from safegen.runtime import Runtime
+from safegen.speculation import OFF, Speculation
 from tests.support.fake_backend import FakeBackend
 
 STOP, PAD = 256, 257
@@ -74,12 +76,26 @@ class ScriptedBackend(FakeBackend):
         return logits
 
 
-def make_runtime(backend: FakeBackend | None = None, *, limits: Limits | None = None, **settings: Any) -> Runtime:
+def make_runtime(
+    backend: FakeBackend | None = None,
+    *,
+    limits: Limits | None = None,
+    speculator: Speculator | None = None,
+    speculation: Speculation = OFF,
+    **settings: Any,
+) -> Runtime:
     limits = limits or Limits()
     backend = backend or FakeBackend(len(TOKEN_BYTES), MAX_CONTEXT)
     config = EngineConfig(**{"max_num_seqs": 8, "max_queue": limits.max_queue, **settings})
-    engine = Engine(backend, TOKEN_BYTES, config)
-    return Runtime(engine, ByteTokenizer(), limits, max_context=backend.max_context, max_num_seqs=config.max_num_seqs)
+    engine = Engine(backend, TOKEN_BYTES, config, speculator)
+    return Runtime(
+        engine,
+        ByteTokenizer(),
+        limits,
+        max_context=backend.max_context,
+        max_num_seqs=config.max_num_seqs,
+        speculation=speculation,
+    )
 
 
 def make_llm(backend: FakeBackend | None = None, **settings: Any) -> LLM:

@@ -98,10 +98,20 @@ class VerifiedConstraint:
         return ids | self.stop_ids if self.can_end() else ids
 
     def fill(self, draft: Sequence[int], rows: MaskRows) -> int:
-        assert not draft, "the engine under test has no drafts yet"
-        for token_id in self.legal():
-            rows.words.view("uint32")[0, token_id // WORD_BITS] |= 1 << (token_id % WORD_BITS)
-        return 0
+        state, words = self.fork(), rows.words.view("uint32")
+        words[: len(draft) + 1] = 0
+        for number, token_id in enumerate([*draft, None]):
+            legal = state.legal()
+            for legal_id in legal:
+                words[number, legal_id // WORD_BITS] |= 1 << (legal_id % WORD_BITS)
+            if token_id is None or token_id not in legal or token_id in self.stop_ids:
+                return number
+            try:
+                if state.advance([token_id]) is not None:
+                    return number + 1  # what comes after a retract is not known before it is committed
+            except RetractsExhausted:
+                return number + 1
+        raise AssertionError("unreachable")
 
     def advance(self, ids: Sequence[int]) -> Retract | None:
         for token_id in ids:

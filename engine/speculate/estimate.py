@@ -1,0 +1,123 @@
+"""What a drafted token is worth: the chance that it is accepted, against the time that its row costs.
+
+A step that computes n rows takes about a + b * n seconds; both are learned from the steps as they run, for they differ
+with batch, model and machine. Where the engine makes r tokens a second, a further row is worth computing iff the chance
+that it yields a token is above b * r: the tokens that the same time would yield without it. (That is Dinkelbach's rule
+for the ratio tokens / time: r is measured with the drafts, so the threshold rises to where nothing more can be gained.)
+At batch 1 the weights are read once for all rows and b * r is small; where the arithmetic is the limit it comes near 1,
+and only what is all but certain is drafted. A draft's i-th token yields something iff all tokens up to it are accepted,
+so a draft ends where the product of the chances falls below the threshold.
+
+Chances are measured by kind of guess (drafter, its own kind, output type) with exponential forgetting, from the opinion
+of the drafter on, and corrected for the sequence by how it has done against what was expected of it. A kind that is
+never tried drifts back to the drafter's opinion, so that it is tried again some time.
+
+The choice depends on time, and so differs from run to run. The output does not: see verify.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+_PRIOR_WEIGHT = 4.0
+_KEEP_TRIAL = 0.98
+_KEEP_UNTRIED = 0.995
+_KEEP_STEP = 0.97
+_KEEP_SEQUENCE = 0.95
+_SEQUENCE_WEIGHT = 3.0
+_MIN_STEPS = 4.0
+_FIRST_THRESHOLD = 0.4
+_LOWEST_THRESHOLD, _HIGHEST_THRESHOLD = 0.1, 0.97
+_OUTLIER = 4.0
+_MAX_KINDS = 16_384
+
+
+@dataclass(slots=True)
+class _Trials:
+    accepted: float = 0.0
+    tried: float = 0.0
+
+
+class Acceptance:
+    """Measured chances of a token's acceptance, given that those before it were accepted."""
+
+    def __init__(self) -> None:
+        self._trials: dict[Hashable, _Trials] = {}
+
+    def chance(self, kind: Hashable, opinion: float) -> float:
+        trials = self._trials.get(kind)
+        if trials is None:
+            return opinion
+        return (trials.accepted + _PRIOR_WEIGHT * opinion) / (trials.tried + _PRIOR_WEIGHT)
+
+    def tried(self, kind: Hashable, accepted: bool) -> None:
+        if len(self._trials) > _MAX_KINDS:
+            self._trials.clear()
+        trials = self._trials.setdefault(kind, _Trials())
+        trials.accepted = trials.accepted * _KEEP_TRIAL + accepted
+        trials.tried = trials.tried * _KEEP_TRIAL + 1.0
+
+    def untried(self, kind: Hashable) -> None:
+        """The kind was left out because of its chance."""
+        trials = self._trials.get(kind)
+        if trials is not None:
+            trials.accepted *= _KEEP_UNTRIED
+            trials.tried *= _KEEP_UNTRIED
+
+
+@dataclass(slots=True)
+class Luck:
+    """How a sequence does with one drafter against what was expected: tokens accepted, and the sum of their chances."""
+
+    accepted: float = 0.0
+    expected: float = 0.0
+
+    @property
+    def factor(self) -> float:
+        return (self.accepted + _SEQUENCE_WEIGHT) / (self.expected + _SEQUENCE_WEIGHT)
+
+    def tried(self, accepted: bool, expected: float) -> None:
+        self.accepted = self.accepted * _KEEP_SEQUENCE + accepted
+        self.expected = self.expected * _KEEP_SEQUENCE + expected
+
+
+class StepCost:
+    """Seconds of a step by its rows, and tokens a second, of the steps that only decode."""
+
+    def __init__(self) -> None:
+        self._weight = self._rows = self._rows2 = self._seconds = self._product = self._tokens = 0.0
+
+    def measured(self, num_rows: int, num_tokens: int, seconds: float) -> None:
+        if self._weight > 1.0:  # a step that something else held up tells nothing of rows
+            seconds = min(
+                seconds, _OUTLIER * self._seconds / self._weight * max(1.0, num_rows * self._weight / self._rows)
+            )
+        self._weight = self._weight * _KEEP_STEP + 1.0
+        self._rows = self._rows * _KEEP_STEP + num_rows
+        self._rows2 = self._rows2 * _KEEP_STEP + num_rows * num_rows
+        self._seconds = self._seconds * _KEEP_STEP + seconds
+        self._product = self._product * _KEEP_STEP + num_rows * seconds
+        self._tokens = self._tokens * _KEEP_STEP + num_tokens
+
+    @property
+    def row_seconds(self) -> float:
+        """Seconds that a further row costs: the slope of a line through the steps, held to a cautious guess while they
+        all have about as many rows."""
+        rows, seconds = self._rows / self._weight, self._seconds / self._weight
+        variance = max(0.0, self._rows2 / self._weight - rows * rows)
+        covariance = self._product / self._weight - rows * seconds
+        guess, weight = seconds / (rows + 3.0), 0.02 * rows * rows + 0.1
+        slope = (covariance + weight * guess) / (variance + weight)
+        return min(max(slope, 0.05 * guess), seconds / rows)
+
+    @property
+    def threshold(self) -> float:
+        """The chance of a token above which its row pays."""
+        if self._weight < _MIN_STEPS or self._seconds <= 0.0:
+            return _FIRST_THRESHOLD
+        return min(max(self.worth(self.row_seconds), _LOWEST_THRESHOLD), _HIGHEST_THRESHOLD)
+
+    def worth(self, seconds: float) -> float:
+        """The tokens that so much time yields."""
+        return seconds * self._tokens / self._seconds if self._seconds > 0.0 else 0.0

@@ -1,0 +1,318 @@
+"""Asks the drafters, in their order, and lets through what is sound and what pays.
+
+The first drafter's guess is the context of the next one's, so that a draft may be forced bytes, then what followed them
+before, then what a small model makes of it. Each guess is cut to the room left: `max_tokens_a_draft`, what the request
+may still commit after it (its last token is drawn, not drafted), and `max_tokens_a_step` for all drafts together, which
+bounds mask rows and logits. It is cut where its chance falls below what its row costs (estimate.py).
+
+A drafter is not trusted. What it raises is logged once and counted; after `_MAX_FAULTS` in a row it is asked no more.
+Ids outside the vocabulary end a draft, and so do probabilities that are no law. A request with a seed of its own, or a
+greedy one, takes sampled drafts as one-hot ones: its output is then the same token by token without them.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Sequence as Ids
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from safegen.engine.request import DraftCounts
+from safegen.engine.sequence import Sequence
+from safegen.engine.speculate.base import Ask, Draft, Drafter, DraftPart
+from safegen.engine.speculate.estimate import Acceptance, Luck, StepCost
+from safegen.engine.step import Sampled, Span, StepOutcome, StepPlan
+
+_log = logging.getLogger(__name__)
+_MAX_FAULTS = 8
+_DEFAULT_CHANCE = 0.6
+_FIRST = "first"
+_NEW_SHARE = 0.1
+_SUM_TOLERANCE = 1e-3
+
+
+class Speculator:
+    """The drafters of one engine. Its own thread alone calls it, but for the counts. adaptive: False lets through
+    whatever the drafters give, for tests and measurements."""
+
+    def __init__(
+        self,
+        drafters: Iterable[Drafter],
+        *,
+        max_tokens_a_draft: int = 16,
+        max_tokens_a_step: int = 256,
+        adaptive: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._drafters = tuple(drafters)
+        self.max_tokens_a_step = max_tokens_a_step if self._drafters else 0
+        self._max_tokens_a_draft = max_tokens_a_draft
+        self._adaptive = adaptive
+        self._vocab_size = 0
+        self._acceptance = Acceptance()
+        self._cost = StepCost()
+        self._luck: dict[Sequence, dict[str, Luck]] = {}
+        self._faults = dict.fromkeys((each.name for each in self._drafters), 0)
+        self._seconds_a_token = dict.fromkeys(self._faults, 0.0)
+        self._counts: dict[str, DraftCounts] = {}
+        self._clock = clock
+
+    def bind(self, vocab_size: int) -> None:
+        """vocab_size: ids at or above it are no tokens."""
+        self._vocab_size = vocab_size
+
+    @property
+    def num_drafted(self) -> int:
+        return sum(counts.drafted for counts in self.counts().values())
+
+    @property
+    def num_accepted(self) -> int:
+        return sum(counts.accepted for counts in self.counts().values())
+
+    def counts(self) -> dict[str, DraftCounts]:
+        return dict(self._counts)
+
+    # --- before a step --------------------------------------------------------------------------------------------
+
+    def propose(self, running: Ids[Sequence], waiting: Ids[Sequence]) -> None:
+        """Give drafts to the sequences that have none. waiting: those that the step may admit."""
+        if not self._drafters:
+            return
+        left = self.max_tokens_a_step
+        asked: list[tuple[Sequence, int]] = []
+        for sequence in (*running, *waiting):
+            if sequence.draft:
+                left -= len(sequence.draft)
+            elif len(sequence.stands_for) == 1 and sequence.request.drafters != frozenset():
+                room = min(self._max_tokens_a_draft, sequence.num_tokens_left - 1)
+                if room > 0:
+                    asked.append((sequence, room))
+        if asked:
+            threshold = self._cost.threshold if self._adaptive else 0.0
+            for sequence, parts in self._collect(asked, threshold):
+                left = self._give(sequence, parts, left)
+
+    def _give(self, sequence: Sequence, parts: list[DraftPart], left: int) -> int:
+        kept = []
+        for part in parts:
+            if left > 0:
+                kept.append(part if len(part.ids) <= left else part.cut(left))
+                left -= len(kept[-1].ids)
+        sequence.set_draft(tuple(kept))
+        return left
+
+    def _collect(
+        self, asked: list[tuple[Sequence, int]], threshold: float
+    ) -> Iterator[tuple[Sequence, list[DraftPart]]]:
+        growing = {sequence: _Growing(sequence, room) for sequence, room in asked}
+        for drafter in self._drafters:
+            name = drafter.name
+            if self._faults[name] >= _MAX_FAULTS:
+                continue
+            wanted = threshold and threshold + self._cost.worth(self._seconds_a_token[name])
+            open_ones, asks = list[_Growing](), list[Ask]()
+            for each in growing.values():
+                room = each.room_for(name)
+                if room > 0 and drafter.is_costly:
+                    room = self._paying_room(each, name, room, wanted)
+                if room > 0:
+                    open_ones.append(each)
+                    asks.append(each.ask(room))
+            if asks:
+                for each, ask, draft in zip(open_ones, asks, self._ask(drafter, asks)):
+                    self._extend(each, ask, name, draft, wanted)
+        return ((each.sequence, each.parts) for each in growing.values() if each.parts)
+
+    def _paying_room(self, growing: _Growing, name: str, room: int, wanted: float) -> int:
+        """How many of a costly drafter's tokens are worth asking for, going by how its first ones have done."""
+        kind = (name, _FIRST, growing.sequence.request.type_key)
+        chance = self._acceptance.chance(kind, _DEFAULT_CHANCE) * self._luck_of(growing.sequence, name).factor
+        reach, count = growing.chance, 0
+        while count < room and reach * min(chance, 1.0) >= wanted:
+            reach *= min(chance, 1.0)
+            count += 1
+        if not count:
+            self._acceptance.untried(kind)
+        return count
+
+    def _ask(self, drafter: Drafter, asks: list[Ask]) -> Ids[Draft]:
+        started_s = self._clock()
+        try:
+            drafts = drafter.propose(asks)
+            if len(drafts) != len(asks):
+                raise ValueError(f"{len(drafts)} drafts for {len(asks)} sequences")
+            num_tokens = sum(len(draft.ids) for draft in drafts)
+        except Exception:
+            if not self._faults[drafter.name]:
+                _log.warning("drafter %r failed; its requests go on without it", drafter.name, exc_info=True)
+            self._faults[drafter.name] += 1
+            return ()
+        self._faults[drafter.name] = 0
+        if num_tokens:
+            seconds = (self._clock() - started_s) / num_tokens
+            before = self._seconds_a_token[drafter.name]
+            self._seconds_a_token[drafter.name] = before + _NEW_SHARE * (seconds - before)
+        return drafts
+
+    def _extend(self, growing: _Growing, ask: Ask, name: str, draft: Draft, threshold: float) -> None:
+        """Append what of a draft is sound and pays."""
+        try:
+            ids, probs = self._sound(draft, ask)
+            if ids:
+                self._append(growing, name, draft, ids, probs, threshold)
+        except Exception:  # not even shaped like a draft
+            self._faults[name] += 1
+
+    def _append(
+        self,
+        growing: _Growing,
+        name: str,
+        draft: Draft,
+        ids: tuple[int, ...],
+        probs: NDArray[np.float64] | None,
+        threshold: float,
+    ) -> None:
+        sequence = growing.sequence
+        factor = self._luck_of(sequence, name).factor
+        type_key = sequence.request.type_key
+        kinds: list[Hashable] = []
+        expected: list[float] = []
+        for place in range(len(ids)):
+            opinion = _opinion(draft, place)
+            kind = (name, _kind(draft, place, opinion), type_key)
+            chance = min(1.0, factor * self._acceptance.chance(kind, opinion))
+            pays = growing.chance * chance >= threshold
+            if not pays:
+                self._acceptance.untried(kind)
+                if probs is None:
+                    break
+            growing.chance *= chance
+            kinds.append(kind)
+            expected.append(chance)
+            if not pays:  # a sampled token is never dropped for what it is
+                break
+        if kinds:
+            part = DraftPart(name, ids, probs, tuple(kinds), tuple(expected))
+            growing.parts.append(part.cut(len(kinds)))
+        growing.is_open = len(kinds) == len(ids)
+
+    def _sound(self, draft: Draft, ask: Ask) -> tuple[tuple[int, ...], NDArray[np.float64] | None]:
+        """The ids up to the first that is none, and their laws up to the first that is none. Raises for garbage."""
+        ids: list[int] = []
+        for value in tuple(draft.ids)[: ask.room]:
+            token_id = operator.index(value)
+            if not 0 <= token_id < self._vocab_size:
+                break
+            ids.append(token_id)
+        params = ask.sequence.request.params
+        if draft.probs is None or params.temperature == 0.0 or params.seed is not None:
+            return tuple(ids), None
+        probs = np.asarray(draft.probs, dtype=np.float64)[: len(ids), : self._vocab_size]
+        if probs.ndim != 2 or probs.shape[1] != self._vocab_size:
+            return (), None
+        count = _num_laws(probs, ids)
+        return tuple(ids[:count]), probs[:count]
+
+    def _luck_of(self, sequence: Sequence, name: str) -> Luck:
+        return self._luck.setdefault(sequence, {}).setdefault(name, Luck())
+
+    # --- after a step ---------------------------------------------------------------------------------------------
+
+    def verified(self, span: Span, tokens: Ids[Sampled]) -> None:
+        """What the forward made of the sequence's draft, which is still in place."""
+        sequence, place = span.sequence, 0
+        num_drafted = span.num_sampled - 1
+        for part in sequence.draft_parts:
+            ids = part.ids[: num_drafted - place]
+            num_accepted = 0
+            for at, token_id in enumerate(ids):
+                if place + at >= len(tokens):
+                    break
+                accepted = tokens[place + at].token_id == token_id
+                self._acceptance.tried(part.kinds[at], accepted)
+                if not at:
+                    self._acceptance.tried((part.drafter, _FIRST, sequence.request.type_key), accepted)
+                self._luck_of(sequence, part.drafter).tried(accepted, part.expected[at])
+                if not accepted:
+                    break
+                num_accepted += 1
+            _count(sequence.draft_counts, part.drafter, len(ids), num_accepted)
+            _count(self._counts, part.drafter, len(ids), num_accepted)
+            place += len(ids)
+            if num_accepted < len(ids):
+                tokens = ()
+
+    def timed(self, plan: StepPlan, outcome: StepOutcome, seconds: float) -> None:
+        """How long a step took. Those that compute prompts are left out."""
+        if self._drafters and all(span.num_tokens == span.num_sampled for span in plan.spans):
+            num_rows = sum(span.num_sampled for span in plan.spans)
+            self._cost.measured(num_rows, sum(len(each.tokens) for each in outcome.outcomes), seconds)
+
+    def timed_ahead(self, plan: StepPlan, num_steps: int, seconds: float) -> None:
+        """The same for steps without drafts that were computed in one call (engine/ahead.py)."""
+        if self._drafters:
+            self._cost.measured(len(plan.spans), len(plan.spans), seconds / num_steps)
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence has ended."""
+        self._luck.pop(sequence, None)
+        for drafter in self._drafters:
+            try:
+                drafter.release(sequence)
+            except Exception:
+                self._faults[drafter.name] += 1
+
+
+class _Growing:
+    """A sequence's draft in the making."""
+
+    def __init__(self, sequence: Sequence, room: int) -> None:
+        self.sequence = sequence
+        self.parts: list[DraftPart] = []
+        self.chance = 1.0  # that all of it is accepted
+        self.is_open = True
+        self._room = room
+
+    def room_for(self, name: str) -> int:
+        names = self.sequence.request.drafters
+        if not self.is_open or not (names is None or name in names):
+            return 0
+        return self._room - sum(len(part.ids) for part in self.parts)
+
+    def ask(self, room: int) -> Ask:
+        prefix = tuple(token_id for part in self.parts for token_id in part.ids)
+        return Ask(self.sequence, prefix, room)
+
+
+def _count(counts: dict[str, DraftCounts], name: str, drafted: int, accepted: int) -> None:
+    before = counts.get(name, DraftCounts())
+    counts[name] = DraftCounts(before.drafted + drafted, before.accepted + accepted)
+
+
+def _opinion(draft: Draft, place: int) -> float:
+    if draft.chances is None or place >= len(draft.chances):
+        return _DEFAULT_CHANCE
+    chance = float(draft.chances[place])
+    return min(max(chance, 0.0), 1.0) if chance == chance else _DEFAULT_CHANCE
+
+
+def _kind(draft: Draft, place: int, opinion: float) -> Any:
+    if draft.kinds is not None and place < len(draft.kinds):
+        return draft.kinds[place]
+    return int(opinion * 8)
+
+
+def _num_laws(probs: NDArray[np.float64], ids: list[int]) -> int:
+    """How many rows, from the first, are a law that may have drawn their id."""
+    count = 0
+    for row, token_id in zip(probs, ids):
+        is_law = bool(np.isfinite(row).all()) and row.min() >= 0.0 and abs(row.sum() - 1.0) <= _SUM_TOLERANCE
+        if not is_law or row[token_id] <= 0.0:
+            break
+        count += 1
+    return count
