@@ -18,7 +18,7 @@ from safegen.engine.scheduler import Scheduler
 from safegen.engine.sequence import Sequence
 from safegen.engine.step import Sampled, Span, SpanOutcome, StepOutcome, StepPlan
 
-_SECONDS_AHEAD = 0.02
+_SECONDS_AHEAD = 0.04
 _MAX_STEPS = 8
 _NEWEST_SHARE = 0.25  # of a measurement in the running mean
 

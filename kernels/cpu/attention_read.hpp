@@ -43,21 +43,23 @@ struct Tile {
     int64_t row[kKeyTile];      // of keys outside [begin, end): that of begin
 };
 
-// Sixteen keys of `tile` from `first` on, and the same ones of the tile after it, which are asked for meanwhile: blocks
-// lie anywhere, which the processor does not foresee; asking for a whole tile at once would hold up what is read now.
+// Sixteen keys of `tile` from `first` on. Meanwhile the sixteen after them are asked for, in the next tile at the end of
+// this one, and their own values: blocks lie anywhere, which the processor does not foresee; asking for a whole tile at
+// once would hold up what is read now.
 struct KeyRows {
-    const uint8_t *at[16], *next_key[16], *next_value[16];
+    const uint8_t *at[16], *next_key[16], *own_value[16];
 
     KeyRows(const AttentionArgs& a, const Tile& tile, const Tile& next, int64_t first, int64_t head_bytes) {
         const auto *key = static_cast<const uint8_t*>(a.key), *value = static_cast<const uint8_t*>(a.value);
+        const int64_t* after = first + 16 < kKeyTile ? tile.row + first + 16 : next.row;
         for (int k = 0; k < 16; ++k) {
             at[k] = key + tile.row[first + k] * head_bytes;
-            next_key[k] = key + next.row[first + k] * head_bytes;
-            next_value[k] = value + next.row[first + k] * head_bytes;
+            next_key[k] = key + after[k] * head_bytes;
+            own_value[k] = value + tile.row[first + k] * head_bytes;
         }
     }
     void prefetch(int64_t byte) const {  // every 32 bytes: keys and values in turn
-        const uint8_t* const* rows = byte % 64 ? next_value : next_key;
+        const uint8_t* const* rows = byte % 64 ? own_value : next_key;
         if (byte % 32 == 0)
             for (int k = 0; k < 16; ++k) __builtin_prefetch(rows[k] + byte / 64 * 64, 0, 2);
     }
