@@ -100,5 +100,7 @@ def make_drafters(speculation: Speculation, tokenizer: Tokenizer) -> list[Drafte
     if "forced" in speculation.drafters:
         made.append(ForcedDrafter(tokenizer.encode_continuation, tokenizer.token_bytes))
     if "ngram" in speculation.drafters:
-        made.append(NgramDrafter())
+        made.append(NgramDrafter(tokenizer.token_bytes))
+    if "forced" in speculation.drafters and len(made) > 1:
+        made.append(made[0])  # what is forced after what was guessed
     return made

@@ -3,7 +3,8 @@
 The bytes that every legal continuation starts with are not tokens yet: a text has many spellings in tokens, and which
 of them the model would take is the model's to say. So the bytes are tokenized as the tokenizer would, and submitted as
 a one-hot draft. Where the model agrees, which it nearly always does, many tokens come out of one forward; where it does
-not, its own choice stands, and what is committed is never tokenized again.
+not, its own choice stands, and what is committed is never tokenized again. How a model did spell a forced text is
+remembered, and proposed from then on (a small model may like `":` and `"` better than the canonical `":"`).
 
 The last token of forced bytes is on a boundary: the tokenizer might have merged it with what follows, which is not
 known. Whether the model then prefers a longer token depends on little more than the token itself (a comma and a quote
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
+from dataclasses import dataclass
 
 from safegen.engine.sequence import Sequence
 from safegen.engine.speculate.base import NO_DRAFT, Ask, Draft
@@ -37,17 +39,22 @@ class ForcedDrafter:
         self._encode = encode
         self._token_bytes = token_bytes
         self._known: dict[bytes, Draft] = {}
+        self._pending: dict[Sequence, _Pending] = {}
 
     def propose(self, asks: Ids[Ask]) -> Ids[Draft]:
         return [self._propose(ask) for ask in asks]
 
     def release(self, sequence: Sequence) -> None:
-        """Nothing is kept of a sequence."""
+        """The sequence has ended."""
+        self._learn(sequence)
+        self._pending.pop(sequence, None)
 
     def _propose(self, ask: Ask) -> Draft:
         constraint = ask.sequence.constraint
         if constraint is None:
             return NO_DRAFT
+        if not ask.prefix:
+            self._learn(ask.sequence)
         if ask.prefix:
             constraint = constraint.fork()
             if constraint.advance(ask.prefix) is not None:
@@ -55,30 +62,66 @@ class ForcedDrafter:
         text = constraint.forced()
         if not text:
             return NO_DRAFT
+        if not ask.prefix and ask.sequence not in self._pending:
+            sequence = ask.sequence
+            self._pending[sequence] = _Pending(text, sequence.num_output_tokens, sequence.num_retracts)
         known = self._known.get(text)
         if known is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            known = self._known[text] = self._draft_of(text)
+            known = self._remember(text, self._canonical(text))
         return known
 
-    def _draft_of(self, text: bytes) -> Draft:
+    def _remember(self, text: bytes, ids: Ids[int]) -> Draft:
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        num_inside = max(0, len(ids) - 1)
+        chances = (_INSIDE_CHANCE,) * num_inside + (_BOUNDARY_CHANCE,)
+        draft = Draft(tuple(ids), None, chances, (_INSIDE,) * num_inside + tuple(ids[-1:]))
+        self._known[text] = draft
+        return draft
+
+    def _learn(self, sequence: Sequence) -> None:
+        """How the text that was forced last was spelled, once all of it was."""
+        pending = self._pending.get(sequence)
+        if pending is None:
+            return
+        if pending.num_retracts != sequence.num_retracts:
+            del self._pending[sequence]
+            return
+        inside, num_bytes = list[int](), 0
+        for token_id in sequence.output_ids(pending.start, sequence.num_output_tokens):
+            num_bytes += len(self._token_bytes[token_id] or b"")
+            if num_bytes <= len(pending.text):
+                inside.append(token_id)
+            if num_bytes >= len(pending.text):
+                del self._pending[sequence]
+                known = self._known.get(pending.text)
+                if known is not None and inside and tuple(inside) != known.ids:
+                    self._remember(pending.text, inside)
+                return
+
+    def _canonical(self, text: bytes) -> list[int]:
+        """As the tokenizer would have it, as far as its tokens spell the text."""
         try:
             ids = self._encode(_whole_characters(text).decode())
         except (UnicodeDecodeError, SafegenError):  # begins inside a character, or text that only controls spell
-            return NO_DRAFT
-        spelled, num_bytes = [], 0
+            return []
+        spelled, num_bytes = list[int](), 0
         for token_id in ids:
             piece = self._token_bytes[token_id] if 0 <= token_id < len(self._token_bytes) else None
             if not piece or not text.startswith(piece, num_bytes):
                 break
             spelled.append(token_id)
             num_bytes += len(piece)
-        if not spelled:
-            return NO_DRAFT
-        num_inside = len(spelled) - 1
-        chances = (_INSIDE_CHANCE,) * num_inside + (_BOUNDARY_CHANCE,)
-        return Draft(tuple(spelled), None, chances, (_INSIDE,) * num_inside + (spelled[-1],))
+        return spelled
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A text that was forced after `start` output tokens, and is still to be seen spelled."""
+
+    text: bytes
+    start: int
+    num_retracts: int
 
 
 def _whole_characters(text: bytes) -> bytes:

@@ -2,21 +2,29 @@
 
 Answers copy: values from the prompt, keys from the record before, code from code. The last tokens of a sequence are
 looked for in its own prompt and output; of the longest matches the latest is taken, and what followed it is proposed,
-which may run into the match itself (so a loop is proposed as often as there is room). One-hot, cut at the first token
-that the constraint forbids.
+which may run into the match itself (so a loop is proposed as often as there is room). A token with a space in front
+matches the same token without, since a value in quotes begins without the space that it has in a sentence. One-hot, cut
+at the first token that the constraint forbids.
+
+Where a copied value ends, the text goes on but the answer closes: in place of the first punctuation that follows (or of
+what is forbidden) the token is proposed that has closed values of this type most often, so that forced text can follow
+in the same draft.
 
 Requests that share their outputs have a *corpus*, in which matches are looked for too: the earlier outputs of requests
 of the same type and cache salt. Batch jobs over one schema repeat themselves. Corpora are bounded in number, each by
 its tokens.
 It is opt-in, since the time that an answer takes then tells something about the answers of others.
 
-How good a guess is depends on the length of its match, so acceptance is measured by that (estimate.py).
+How good a guess is depends on the length of its match, and on whether it begins a value, so acceptance is measured by
+these (estimate.py).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
 from collections.abc import Sequence as Ids
+from itertools import pairwise
 
 from safegen.engine.sequence import Sequence
 from safegen.engine.speculate.base import NO_DRAFT, Ask, Draft, legal_prefix
@@ -25,17 +33,25 @@ _MAX_MATCH = 8  # tokens; longer matches are no better
 _MAX_CANDIDATES = 32  # places looked at, the latest first
 _CHANCES = (0.0, 0.25, 0.45, 0.6, 0.7, 0.75, 0.8, 0.8, 0.85)  # by match length, to begin with
 _MAX_CORPORA = 64
+_MAX_CLOSERS = 4
+_CLOSER, _CLOSER_CHANCE = "closer", 0.5
+_NEXT_CHANCE = 0.75  # of a token whose forerunners were right
+_CLOSE = b'",:]}'
+_ENDS = (b".", b",", b";", b":", b"(", b")", b"!", b"?", b'"', b"'", b"\n", b"")
 CorpusKey = tuple[int, str | None]
 _MAX_CORPUS_TOKENS = 65_536
 
 
 class _Index:
-    """Tokens, and the places after each of them. num_retracts: of the sequence when it was last looked at."""
+    """Tokens, what they match as, and the places after each of them. num_retracts: of the sequence when it was last
+    looked at."""
 
-    __slots__ = ("ids", "num_retracts", "places")
+    __slots__ = ("_same", "ids", "keys", "num_retracts", "places")
 
-    def __init__(self) -> None:
+    def __init__(self, same: dict[int, int]) -> None:
+        self._same = same
         self.ids: list[int] = []
+        self.keys: list[int] = []
         self.places: dict[int, list[int]] = {}
         self.num_retracts = 0
 
@@ -44,22 +60,24 @@ class _Index:
         self.ids.extend(ids)
         for token_id in ids:
             place += 1
-            known = places.get(token_id)
+            key = self._same.get(token_id, token_id)
+            self.keys.append(key)
+            known = places.get(key)
             if known is None:
-                places[token_id] = [place]
+                places[key] = [place]
             else:
                 known.append(place)
 
     def longest(self, tail: Ids[int], before: int) -> tuple[int, int]:
-        """(length of the longest match of the end of `tail`, place after it): the latest one, which ends before place
-        `before`; (0, 0) if there is none."""
+        """(length of the longest match of the end of `tail`, given as keys, and the place after it): the latest one,
+        which ends before place `before`; (0, 0) if there is none."""
         best_length, best_place = 0, 0
-        ids, num_tried = self.ids, 0
+        keys, num_tried = self.keys, 0
         for place in reversed(self.places.get(tail[-1], ())):
             if place >= before:
                 continue
             length = 1
-            while length < len(tail) and length < place and ids[place - 1 - length] == tail[-1 - length]:
+            while length < len(tail) and length < place and keys[place - 1 - length] == tail[-1 - length]:
                 length += 1
             if length > best_length:
                 best_length, best_place = length, place
@@ -69,13 +87,53 @@ class _Index:
         return best_length, best_place
 
 
+class _Closers:
+    """Tokens that close a value, by how often answers of a type held them."""
+
+    def __init__(self, token_bytes: Ids[bytes | None]) -> None:
+        pieces = [(token_id, piece) for token_id, piece in enumerate(token_bytes) if piece]
+        self._closing = {token_id for token_id, piece in pieces if piece[:1] in _CLOSE and not piece.strip(_CLOSE)}
+        self._ending = {token_id for token_id, piece in pieces if piece.strip()[:1] in _ENDS}
+        self._counts: dict[int, Counter[int]] = {}
+
+    def count(self, type_key: int | None, ids: Ids[int]) -> None:
+        """Note the closing tokens among ids that come after something else; the first id is only looked back at."""
+        if type_key is None or self._closing.isdisjoint(ids):
+            return
+        if len(self._counts) > _MAX_CORPORA:
+            self._counts.clear()
+        closing = self._closing
+        found = [after for before, after in pairwise(ids) if after in closing and before not in closing]
+        self._counts.setdefault(type_key, Counter()).update(found)
+
+    def is_closing(self, token_id: int) -> bool:
+        return token_id in self._closing
+
+    def close(self, ask: Ask, found: tuple[int, ...], num_legal: int) -> tuple[int, ...]:
+        """The legal part of what was found up to where a value may end, and a token that ends it; all of the legal part
+        where none is known."""
+        counts = self._counts.get(ask.sequence.request.type_key or 0)
+        constraint = ask.sequence.constraint
+        ends = (place for place, token_id in enumerate(found[:num_legal]) if token_id in self._ending)
+        place = next(ends, num_legal)
+        if counts is None or constraint is None or place >= ask.room:
+            return found[:num_legal]
+        for token_id, _ in counts.most_common(_MAX_CLOSERS):
+            if legal_prefix(constraint, (*ask.prefix, *found[:place]), (token_id,)):
+                return (*found[:place], token_id)
+        return found[:num_legal]
+
+
 class NgramDrafter:
-    """Keeps an index of each sequence it was asked for, and the outputs of those that share them."""
+    """Keeps an index of each sequence it was asked for, and the outputs of those that share them. token_bytes: of every
+    id; without them no token stands for another, and nothing is closed."""
 
     name = "ngram"
     is_costly = False
 
-    def __init__(self) -> None:
+    def __init__(self, token_bytes: Ids[bytes | None] = ()) -> None:
+        self._same = _without_space(token_bytes)
+        self._closers = _Closers(token_bytes)
         self._indexes: dict[Sequence, _Index] = {}
         self._corpora: OrderedDict[CorpusKey, _Index] = OrderedDict()
 
@@ -90,7 +148,7 @@ class NgramDrafter:
             return
         corpus = self._corpora.get(key)
         if corpus is None or len(corpus.ids) > _MAX_CORPUS_TOKENS:
-            corpus = self._corpora[key] = _Index()
+            corpus = self._corpora[key] = _Index(self._same)
         self._corpora.move_to_end(key)
         corpus.extend(sequence.output_ids(0, sequence.num_output_tokens))
         if len(self._corpora) > _MAX_CORPORA:
@@ -104,28 +162,39 @@ class NgramDrafter:
         return request.type_key, request.cache_salt
 
     def _propose(self, ask: Ask) -> Draft:
-        index = self._index_of(ask.sequence)
-        tail = (*index.ids[-_MAX_MATCH:], *ask.prefix)[-_MAX_MATCH:]
-        length, place = index.longest(tail, len(index.ids) if not ask.prefix else len(index.ids) + 1)
+        index, same = self._index_of(ask.sequence), self._same
+        prefix = tuple(same.get(token_id, token_id) for token_id in ask.prefix)
+        tail = (*index.keys[-_MAX_MATCH:], *prefix)[-_MAX_MATCH:]
+        length, place = index.longest(tail, len(index.ids) if not prefix else len(index.ids) + 1)
         found = _following(index.ids, place, ask.prefix, ask.room) if length else ()
         key = self._corpus_key(ask.sequence)
         corpus = None if key is None else self._corpora.get(key)
+        is_own = True
         if corpus is not None and length < len(tail):
             other_length, place = corpus.longest(tail, len(corpus.ids))
             if other_length > length:
-                length, found = other_length, tuple(corpus.ids[place : place + ask.room])
-        num_legal = legal_prefix(ask.sequence.constraint, ask.prefix, found) if found else 0
-        if not num_legal:
+                length, found, is_own = other_length, tuple(corpus.ids[place : place + ask.room]), False
+        if not found:
             return NO_DRAFT
-        lengths = [min(length + at, _MAX_MATCH) for at in range(num_legal)]
-        return Draft(found[:num_legal], None, tuple(_CHANCES[each] for each in lengths), tuple(lengths))
+        num_legal = legal_prefix(ask.sequence.constraint, ask.prefix, found)
+        ids = self._closers.close(ask, found, num_legal) if is_own else found[:num_legal]
+        after_close = self._closers.is_closing(tail[-1])
+        kinds: list[Hashable] = [(min(length, 4), min(at, 3), after_close) for at in range(len(ids))]
+        chances = [_CHANCES[min(length, _MAX_MATCH)], *[_NEXT_CHANCE] * (len(ids) - 1)][: len(ids)]
+        if ids and ids != found[: len(ids)]:
+            kinds[-1], chances[-1] = (_CLOSER, len(ids) > 1), _CLOSER_CHANCE
+        return Draft(ids, None, tuple(chances), tuple(kinds))
 
     def _index_of(self, sequence: Sequence) -> _Index:
         index = self._indexes.get(sequence)
         if index is None or index.num_retracts != sequence.num_retracts:
-            index = self._indexes[sequence] = _Index()
+            index = self._indexes[sequence] = _Index(self._same)
             index.num_retracts = sequence.num_retracts
-        index.extend(sequence.token_ids(len(index.ids), sequence.num_tokens))
+        start = len(index.ids)
+        new = sequence.token_ids(start, sequence.num_tokens)
+        index.extend(new)
+        if start >= sequence.num_prompt_tokens:
+            self._closers.count(sequence.request.type_key, index.ids[start - 1 :])
         return index
 
 
@@ -141,3 +210,10 @@ def _following(ids: list[int], place: int, prefix: tuple[int, ...], room: int) -
         else:
             found.append(found[at - num_known])
     return tuple(found)
+
+
+def _without_space(token_bytes: Ids[bytes | None]) -> dict[int, int]:
+    """Tokens that begin with a space -> the same without it."""
+    bare = {piece: token_id for token_id, piece in enumerate(token_bytes) if piece and not piece.startswith(b" ")}
+    spaced = ((token_id, piece) for token_id, piece in enumerate(token_bytes) if piece and piece.startswith(b" "))
+    return {token_id: bare[piece[1:]] for token_id, piece in spaced if piece[1:] in bare}

@@ -247,3 +247,55 @@ def test_drafters_keep_nothing_of_a_sequence_that_ended() -> None:
     ngram(sequence, drafter=drafter)
     drafter.release(sequence)
     assert not drafter._indexes
+
+
+def test_a_token_matches_the_same_one_with_a_space_in_front() -> None:
+    pieces: list[bytes | None] = [None, b" Har", b"Har", b"rog", b"ate", b"x", b'":"']
+    sequence = sequence_of([5, 1, 3, 4, 5], [6, 2])
+    assert list(ngram(sequence, room=2, drafter=NgramDrafter(pieces)).ids) == [3, 4]
+    assert ngram(sequence, room=2).ids == ()
+
+
+def test_a_copied_value_is_closed_as_values_of_its_type_were_and_forced_text_follows() -> None:
+    drafter = NgramDrafter(TOKENS)
+    close = TOKENS.index(b'","')
+    first = sequence_of(encode("Bo. "), (), constraint_of(PERSON), type_key=7)
+    ngram(first, drafter=drafter)
+    for piece in ('{"', "name", '":"', "Bo"):
+        first.commit(tuple(encode(piece)))
+        ngram(first, drafter=drafter)
+    first.commit((close, *encode("age")))
+    ngram(first, drafter=drafter)
+    constraint = constraint_of(PERSON, b'{"name":"A')
+    second = sequence_of(encode("(Ada. Eve)"), encode('{"name":"A'), constraint, type_key=7)
+    draft = ngram(second, room=6, drafter=drafter)
+    assert spell(draft.ids) == b'da","'
+    assert draft.ids[-1] == close
+    [after] = ForcedDrafter(encode, TOKENS).propose([Ask(second, draft.ids, 4)])
+    assert spell(after.ids) == b'age":'
+
+
+def test_forced_text_is_proposed_again_as_the_model_spelled_it() -> None:
+    drafter = ForcedDrafter(encode, TOKENS)
+    constraint = constraint_of(PERSON)
+    sequence = sequence_of([1], (), constraint)
+    [canonical] = drafter.propose([Ask(sequence, (), 16)])
+    spelled = (*encode('{"'), TOKENS.index(b"na"), *b"me", *encode('":'), *b'"')
+    for token_id in (*spelled, ord("B")):
+        sequence.commit((token_id,))
+        constraint.advance((token_id,))
+    drafter.propose([Ask(sequence, (), 16)])
+    [learned] = drafter.propose([Ask(sequence_of([1], (), constraint_of(PERSON)), (), 16)])
+    assert learned.ids == spelled != canonical.ids
+    assert spell(learned.ids) == spell(canonical.ids)
+
+
+def test_what_was_spelled_before_a_retract_is_not_learned() -> None:
+    drafter = ForcedDrafter(encode, TOKENS)
+    sequence = sequence_of([1], (), constraint_of(PERSON))
+    [canonical] = drafter.propose([Ask(sequence, (), 16)])
+    sequence.num_retracts += 1
+    sequence.commit(tuple(b'{"name":"'))
+    drafter.release(sequence)
+    [again] = drafter.propose([Ask(sequence_of([1], (), constraint_of(PERSON)), (), 16)])
+    assert again.ids == canonical.ids
