@@ -69,7 +69,7 @@ class EngineCore:
         self._clock = clock
         self._ahead = ahead.Lookahead(backend)
         self._speculator = Speculator(()) if speculator is None else speculator
-        self._speculator.bind(len(token_bytes))
+        self._speculator.bind(len(token_bytes), self._reserve_draft, config.block_size)
         num_rows = config.max_num_seqs + self._speculator.max_tokens_a_step
         self._masks = MaskRows.allocate(num_rows, len(token_bytes))
         self._buffers = RowBuffers(len(token_bytes))
@@ -84,6 +84,9 @@ class EngineCore:
         config = self.config
         pool = BlockPool(self.door.num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
         return Scheduler(pool, config)
+
+    def _reserve_draft(self, sequence: Sequence, num_tokens: int) -> int:
+        return self.scheduler.reserve_draft(sequence, num_tokens)
 
     # --- what goes in ---------------------------------------------------------------------------------------------
 

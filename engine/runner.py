@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from safegen.engine import kv_cache
 from safegen.engine.backend import AheadDraws, ForwardAhead, ForwardBatch, RowMasks
 from safegen.engine.config import KvCacheDtype
 from safegen.engine.models.base import Model
+from safegen.engine.models.early_exit import EarlyExit
 from safegen.engine.models.loader import load_model
 from safegen.engine.models.native import NativeDecoder, fused
 from safegen.errors import EngineError
@@ -60,8 +63,20 @@ class ModelRunner:
         """Make the KV tensors; CapacityError when the memory cannot be had."""
         self._cache = kv_cache.make_layers(self._model.config, self._kv_dtype, num_blocks, block_size)
 
-    @torch.inference_mode()
     def forward(self, batch: ForwardBatch, masks: RowMasks | None = None) -> NDArray[np.float32]:
+        return self._compute(self._model, batch, masks)
+
+    def early_exit(self, num_layers: int) -> Callable[[ForwardBatch, RowMasks | None], NDArray[np.float32]]:
+        """A forward that stops after the first num_layers and writes into their cache alone (models/early_exit.py).
+        Raises ValueError for a number of layers that the model has not."""
+        return partial(self._compute, EarlyExit(self._model, num_layers))
+
+    @property
+    def num_layers(self) -> int:
+        return self._model.config.num_layers
+
+    @torch.inference_mode()
+    def _compute(self, model: Model, batch: ForwardBatch, masks: RowMasks | None) -> NDArray[np.float32]:
         if not self._cache:
             raise EngineError("forward was called before allocate")
         plan = AttentionPlan(
@@ -74,7 +89,7 @@ class ModelRunner:
         )
         sampled_rows = torch.from_numpy(batch.sampled_rows)
         wanted = None if masks is None else (torch.from_numpy(masks.words), torch.from_numpy(masks.restricted))
-        logits = self._model.forward(torch.from_numpy(batch.ids), plan, self._cache, sampled_rows, wanted)
+        logits = model.forward(torch.from_numpy(batch.ids), plan, self._cache, sampled_rows, wanted)
         if logits.dtype != torch.float32:
             raise EngineError(f"the model gave {logits.dtype} logits with kernels {self._ops.name!r}; float32 is due")
         array: NDArray[np.float32] = logits.numpy()

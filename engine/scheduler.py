@@ -175,6 +175,19 @@ class Scheduler:
                 sequence.block_table.extend(self.pool.allocate(count))
         return True
 
+    def reserve_draft(self, sequence: Sequence, num_tokens: int) -> int:
+        """How many of the next num_tokens of a running sequence may be written before they are planned: those with a
+        block that is its own alone. Takes free blocks for them, but leaves one to each running sequence."""
+        pool, table, start = self.pool, sequence.block_table, sequence.num_computed_tokens
+        first = start // pool.block_size
+        if not table or (first < len(table) and not pool.is_plain(table[first])):
+            return 0
+        missing = -(-(start + num_tokens) // pool.block_size) - len(table)
+        num_spare = max(0, pool.num_free - len(self.running))
+        if missing > 0 and num_spare > 0:
+            table.extend(pool.allocate(min(missing, num_spare)))
+        return max(0, min(num_tokens, len(table) * pool.block_size - start))
+
     def _admit(self, budget: int, spans: list[Span]) -> None:
         pool = self.pool
         while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:

@@ -326,6 +326,7 @@ class CpuDecoder:
         masks: Any | None,
         restricted: Any | None,
         logits: Any,
+        num_layers: int = 0,
     ) -> None: ...
     def forward_ahead(
         self,

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from safegen.draft_models import DraftModels
 from safegen.errors import RequestError
 from safegen.limits import Limits
 from safegen.runtime import Runtime
 from safegen.sampling import check_unsupported
-from safegen.speculation import make_drafters, resolve
+from safegen.speculation import make_drafters, resolve_load
 
 Kernels = Literal["auto", "cpu", "reference"]
 Device = Literal["auto", "cpu"]
@@ -60,6 +61,7 @@ class LoadOptions:
         if not isinstance(self.limits, Limits):
             raise RequestError("limits takes a safegen.Limits", field="limits", value=self.limits)
         check_unsupported(self.guards, self.speculation)
+        resolve_load(self.speculation)
 
     def _one_of(self, name: str, choices: tuple[object, ...]) -> None:
         value = getattr(self, name)
@@ -93,8 +95,18 @@ def load_runtime(options: LoadOptions) -> Runtime:
     kernels = "cpu" if options.kernels == "auto" else options.kernels
     runner = ModelRunner.load(path, kernels, config.kv_cache_dtype, options.quantization)
     tokenizer = Tokenizer.load(path, model_vocab_size=runner.vocab_size)
-    speculation = resolve("auto" if options.speculation is None else options.speculation)
-    engine = Engine(runner, tokenizer.token_bytes, config, Speculator(make_drafters(speculation, tokenizer)))
+    speculation = resolve_load(options.speculation)
+    models = DraftModels(
+        path,
+        runner,
+        tokenizer,
+        kernels=kernels,
+        kv_cache_dtype=config.kv_cache_dtype,
+        quantization=options.quantization,
+    )
+    backend, model_drafters = models.make(speculation)
+    speculator = Speculator([*make_drafters(speculation, tokenizer), *model_drafters])
+    engine = Engine(backend, tokenizer.token_bytes, config, speculator)
     return Runtime(
         engine,
         tokenizer,

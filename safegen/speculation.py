@@ -17,20 +17,26 @@ if TYPE_CHECKING:
     from safegen.engine.speculate.base import Drafter
     from safegen.engine.tokenizer import Tokenizer
 
-DRAFTERS = ("forced", "ngram")  # in the order in which they are asked
+DRAFTERS = ("forced", "ngram", "model", "self")  # in the order in which they are asked
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """drafters: any of "forced" (what the output type forces) and "ngram" (what followed the same tokens before);
-    they are asked in this order. draft_model: not supported in this version. share_outputs: let "ngram" look in earlier
+    """drafters: any of "forced" (what the output type forces), "ngram" (what followed the same tokens before), "model"
+    (what `draft_model` says) and "self" (what the model's own first layers say); they are asked in this order.
+
+    draft_model: for an LLM, a smaller model to load beside it, named as the model itself is; it must have the same
+    vocabulary, and takes part of `kv_cache_memory` for as many cache blocks. It adds "model" to the drafters.
+    self_draft: for an LLM, let it draft with its own first layers; how many is measured on load. It adds "self". Both
+    are left out by themselves wherever they cost more time than they save. share_outputs: let "ngram" look in earlier
     answers of the same output type too; how long an answer takes then tells something of the others.
 
     Raises RequestError for anything else.
     """
 
-    drafters: tuple[str, ...] = DRAFTERS
+    drafters: tuple[str, ...] = ("forced", "ngram")
     draft_model: str | os.PathLike[str] | None = None
+    self_draft: bool = False
     share_outputs: bool = False
 
     def __post_init__(self) -> None:
@@ -44,18 +50,22 @@ class Speculation:
                 raise RequestError(
                     f"there is no drafter {name!r}; choose from {known}", field="speculation", value=name
                 )
-        if self.draft_model is not None:
+        if self.draft_model is not None and not isinstance(self.draft_model, str | os.PathLike):
             raise RequestError(
-                f"draft_model={self.draft_model!r} is not supported in this version; leave it out",
+                f"draft_model takes a path or a hub id, got {self.draft_model!r}",
                 field="speculation",
                 value=self.draft_model,
             )
-        if not isinstance(self.share_outputs, bool):
-            raise RequestError(
-                f"share_outputs must be True or False, got {self.share_outputs!r}",
-                field="speculation",
-                value=self.share_outputs,
-            )
+        for field in ("self_draft", "share_outputs"):
+            if not isinstance(getattr(self, field), bool):
+                raise RequestError(
+                    f"{field} must be True or False, got {getattr(self, field)!r}",
+                    field="speculation",
+                    value=getattr(self, field),
+                )
+        implied = {"model": self.draft_model is not None, "self": self.self_draft}
+        named = {*self.drafters, *(name for name, is_implied in implied.items() if is_implied)}
+        object.__setattr__(self, "drafters", tuple(name for name in DRAFTERS if name in named))
 
 
 OFF = Speculation(drafters=())
@@ -74,6 +84,18 @@ def resolve(value: object) -> Speculation:
     )
 
 
+def resolve_load(value: object) -> Speculation:
+    """What the argument of an LLM means, everything that it needs included. Raises RequestError."""
+    found = resolve("auto" if value is None else value)
+    for name, is_there, fix in (
+        ("model", found.draft_model is not None, "draft_model=..."),
+        ("self", found.self_draft, "self_draft=True"),
+    ):
+        if name in found.drafters and not is_there:
+            raise RequestError(f"drafter {name!r} needs {fix}", field="speculation", value=value)
+    return found
+
+
 def resolve_call(value: object, of_llm: Speculation) -> Speculation:
     """What the argument of a call means: None and "auto" are what the LLM does. Raises RequestError, also for a
     drafter that the LLM does not have."""
@@ -85,6 +107,13 @@ def resolve_call(value: object, of_llm: Speculation) -> Speculation:
         raise RequestError(
             f"drafter {missing[0]!r} is not loaded: this LLM has {list(of_llm.drafters)}. "
             f"Fix: name it in LLM(speculation=Speculation(...)).",
+            field="speculation",
+            value=value,
+        )
+    if found.draft_model not in (None, of_llm.draft_model):
+        raise RequestError(
+            f"draft_model={found.draft_model!r} is not the one of this LLM ({of_llm.draft_model!r}): a call can only "
+            f"choose among what is loaded. Fix: drafters=('model',).",
             field="speculation",
             value=value,
         )

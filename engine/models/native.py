@@ -46,9 +46,11 @@ class NativeDecoder:
         cache: Sequence[KvLayer],
         sampled_rows: Tensor,
         masks: LogitMasks | None = None,
+        num_layers: int | None = None,
     ) -> Tensor:
+        """As `Model` has it. num_layers: stop after so many (models/early_exit.py); None is all."""
         tables = self._tables(plan.block_table.shape[1] * plan.block_size)
-        return self._native.forward(ids, plan, cache, sampled_rows, tables, masks)
+        return self._native.forward(ids, plan, cache, sampled_rows, tables, masks, num_layers)
 
     def forward_ahead(
         self, batch: ForwardBatch, cache: Sequence[KvLayer], draws: AheadDraws

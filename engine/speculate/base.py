@@ -16,10 +16,10 @@ own, whose output is then the same token by token with and without it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,15 @@ class Drafter(Protocol):
 
     def release(self, sequence: Sequence) -> None:
         """The sequence has ended, in whatever way: forget it."""
+        ...
+
+
+@runtime_checkable
+class BlockBorrower(Protocol):
+    """A drafter that computes in the engine's own blocks, past what is computed of a sequence."""
+
+    def attach(self, reserve: Callable[[Sequence, int], int], block_size: int) -> None:
+        """Once, before the first `propose`. reserve: `Scheduler.reserve_draft`."""
         ...
 
 

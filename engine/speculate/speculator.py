@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from safegen.engine.request import DraftCounts
 from safegen.engine.sequence import Sequence
-from safegen.engine.speculate.base import Ask, Draft, Drafter, DraftPart
+from safegen.engine.speculate.base import Ask, BlockBorrower, Draft, Drafter, DraftPart
 from safegen.engine.speculate.estimate import Acceptance, Luck, StepCost
 from safegen.engine.step import Sampled, Span, StepOutcome, StepPlan
 
@@ -33,6 +33,7 @@ _MAX_FAULTS = 8
 _DEFAULT_CHANCE = 0.6
 _FIRST = "first"
 _NEW_SHARE = 0.1
+_KEEP_UNASKED = 0.995
 _SUM_TOLERANCE = 1e-3
 
 
@@ -62,9 +63,12 @@ class Speculator:
         self._counts: dict[str, DraftCounts] = {}
         self._clock = clock
 
-    def bind(self, vocab_size: int) -> None:
-        """vocab_size: ids at or above it are no tokens."""
+    def bind(self, vocab_size: int, reserve: Callable[[Sequence, int], int], block_size: int) -> None:
+        """vocab_size: ids at or above it are no tokens. reserve: `Scheduler.reserve_draft`."""
         self._vocab_size = vocab_size
+        for drafter in self._drafters:
+            if isinstance(drafter, BlockBorrower):
+                drafter.attach(reserve, block_size)
 
     @property
     def num_drafted(self) -> int:
@@ -138,6 +142,7 @@ class Speculator:
             count += 1
         if not count:
             self._acceptance.untried(kind)
+            self._seconds_a_token[name] *= _KEEP_UNASKED  # one slow call does not keep it off for good
         return count
 
     def _ask(self, drafter: Drafter, asks: list[Ask]) -> Ids[Draft]:

@@ -44,8 +44,8 @@ void Decoder::forward(const Step& step) {
     ThreadPool::Session session;
     embed(session, step);
     Rows rows{step.tokens, attention_items(step.query_start, step.sequences, kv_heads)};
-    for (std::size_t i = 0; i < layers.size(); ++i)
-        run_layer(session, layers[i], cache[i], step, rows, i + 1 == layers.size());
+    const auto count = step.layers ? static_cast<std::size_t>(step.layers) : layers.size();
+    for (std::size_t i = 0; i < count; ++i) run_layer(session, layers[i], cache[i], step, rows, i + 1 == count);
     logits(session, step, rows);
 }
 

@@ -4,7 +4,8 @@
 // Threads meet six times a layer: after norm, q/k/v, rotation and cache write, attention, output projection, gate and
 // up; what belongs to one row or one head is fused into the piece that computes it (quantization of a norm's row, of a
 // head's values, of an activation's columns; residuals in the products). In the last layer only the rows whose logits
-// are wanted go past the cache write. The head computes dense rows together; a row whose mask leaves few ids gets only
+// are wanted go past the cache write. A step may stop after its first layers and take the final norm and head from
+// there (early exit): of those layers it writes what the whole step would. The head computes dense rows together; a row whose mask leaves few ids gets only
 // the blocks of 16 that hold one of them.
 #pragma once
 
@@ -44,11 +45,12 @@ struct RopeRef {
     std::int64_t positions, half;
 };
 
-// The tokens of a step; checked by the caller. sampled: places of the tokens whose logits are wanted.
+// The tokens of a step; checked by the caller. sampled: places of the tokens whose logits are wanted. layers: how many
+// are computed, from the first; 0 is all.
 struct Step {
     const std::int64_t* ids;
     const std::int32_t *position, *slot, *query_start, *block_table, *sampled;
-    std::int64_t tokens, sequences, max_blocks, block_size, num_sampled;
+    std::int64_t tokens, sequences, max_blocks, block_size, num_sampled, layers;
     std::vector<RopeRef> ropes;
     // masks: [num_sampled, mask_words] of 32 bits, or null. restricted: rows of which only legal ids are wanted.
     const std::uint32_t* masks;

@@ -109,13 +109,15 @@ class CpuDecoder:
         sampled_rows: Tensor,
         ropes: Sequence[tuple[Tensor, Tensor]],
         masks: tuple[Tensor, Tensor] | None = None,
+        num_layers: int | None = None,
     ) -> Tensor:
         """One step over the packed tokens of all sequences; writes their keys and values into the cache.
 
         ids: int [tokens]. cache: one entry a layer. sampled_rows: int [rows], places in ids. ropes: cos and sin,
         [positions, rotary_dim / 2]. masks: words, int32 [rows, ceil(vocabulary / 32)], and restricted, bool [rows]: of
         a restricted row only legal ids are wanted, and where one id alone is legal not even that; the others may be
-        -inf. Returns fp32 logits [rows, vocabulary].
+        -inf. num_layers: stop after the first so many layers and take norm and head from there; None is all. Returns
+        fp32 logits [rows, vocabulary].
         """
         self._use(cache)
         logits = torch.empty((len(sampled_rows), self._vocab_size), dtype=torch.float32)
@@ -131,6 +133,7 @@ class CpuDecoder:
             None if masks is None else _array(masks[0], "masks"),
             None if masks is None else _array(masks[1], "restricted"),
             _array(logits, "logits"),
+            num_layers or 0,
         )
         return logits
 

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from safegen.engine.backend import AheadDraws, ForwardBatch
 from safegen.engine.models.base import LogitMasks, Model
+from safegen.engine.models.early_exit import EarlyExit
 from safegen.engine.models.layers import Decoder
 from safegen.engine.models.loader import load_model
 from safegen.engine.models.native import NativeDecoder, fused
-from safegen.kernels.api import Quantization
+from safegen.kernels.api import AttentionPlan, KvLayer, Quantization
 from safegen.kernels.cpu import CpuOps
 from safegen.kernels.reference import ReferenceOps
 from safegen.kernels.sampling import Draw, SampleSettings, draw_tokens
@@ -65,6 +66,70 @@ def test_so_it_does_with_the_blocks_of_a_gguf_file_whatever_the_threads(variant:
     for count in (1, 2, 3):
         with threads(count):
             assert_same(readable, native, 7)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("variant", ["llama-biases", "qwen3", "gemma3", "phi3"])
+def test_first_layers_give_the_bits_of_the_readable_decoder_cut_after_them(
+    variant: str, num_layers: int, tmp_path: Path
+) -> None:
+    write_gguf(tmp_path / "model.gguf", tiny_model(variant), mixed_kinds)
+    readable, native = pair(tmp_path / "model.gguf")
+    assert isinstance(readable, Decoder)
+    cut = replace(readable, layers=readable.layers[:num_layers])
+    for model in (readable, native):
+        exit_early = EarlyExit(model, num_layers)
+        assert_same(cast(Model, _FirstCaches(cut)), exit_early, 7)
+        if num_layers < 3:
+            with pytest.raises(AssertionError):
+                assert_same(readable, exit_early, 64)
+
+
+class _FirstCaches:
+    """A cut decoder over the caches of the whole one."""
+
+    def __init__(self, cut: Decoder) -> None:
+        self.config, self._cut = cut.config, cut
+
+    def forward(self, ids: Tensor, plan: AttentionPlan, cache: list[KvLayer], *rest: Any) -> Tensor:
+        return self._cut.forward(ids, plan, cache[: len(self._cut.layers)], *rest)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_what_first_layers_write_is_what_the_whole_model_writes_there(
+    llama: tuple[Model, Model], num_layers: int
+) -> None:
+    _, native = llama
+    ids = random_ids(21, 6)
+    whole, part = PagedRun(native, [21]), PagedRun(EarlyExit(native, num_layers), [21])
+    for start, stop in ((0, 13), (13, 14), (14, 21)):
+        whole.step([ids[start:stop]])
+        part.step([ids[start:stop]])
+    for layer, (ours, theirs) in enumerate(zip(part.cache, whole.cache, strict=True)):
+        assert torch.equal(ours.key.nan_to_num(), theirs.key.nan_to_num()) == (layer < num_layers)
+        assert torch.equal(ours.value.nan_to_num(), theirs.value.nan_to_num()) == (layer < num_layers)
+
+
+@pytest.mark.parametrize("num_layers", [0, -1, 4])
+def test_a_number_of_layers_that_the_model_has_not_is_refused(llama: tuple[Model, Model], num_layers: int) -> None:
+    for model in llama:
+        with pytest.raises(ValueError, match="num_layers"):
+            EarlyExit(model, num_layers)
+    native = llama[1]
+    assert isinstance(native, NativeDecoder)
+    if num_layers:
+        with pytest.raises(ValueError, match="num_layers"):
+            PagedRun(cast(Model, _Cut(native, num_layers)), [3]).step([[1, 2, 3]])
+
+
+class _Cut:
+    """Asks the native step for a number of layers, unchecked."""
+
+    def __init__(self, model: NativeDecoder, num_layers: int) -> None:
+        self.config, self._model, self._num_layers = replace(model.config, num_layers=3), model, num_layers
+
+    def forward(self, *args: Any) -> Tensor:
+        return self._model.forward(*args, None, self._num_layers)
 
 
 @pytest.mark.parametrize("name", ["scalar", "avx2"])
