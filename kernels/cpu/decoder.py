@@ -133,7 +133,7 @@ class CpuDecoder:
             None if masks is None else _array(masks[0], "masks"),
             None if masks is None else _array(masks[1], "restricted"),
             _array(logits, "logits"),
-            num_layers or 0,
+            *(() if num_layers is None else (num_layers,)),
         )
         return logits
 
