@@ -1,9 +1,8 @@
 """The budget-aware close: at every moment a whole answer that still fits is known, if it can be.
 
 A `Closing` is such an answer: the first `num_kept` output tokens, then `completion`. Mostly num_kept is all of the
-output. It is less while a verified node is open for which the constraint knows no completion, because no text makes it
-right any more (two equal items are in an array of unique ones) or none is at hand: then the last closing before that
-stays. Its num_kept tokens are never fewer than those settled, so that a close may take the others back.
+output. It is less while a verified node is open for which the constraint finds no completion: then the last closing
+before that stays. Its num_kept tokens are never fewer than those settled, so that a close may take the others back.
 
 Let m be the token limit. Once a closing has num_tokens <= m, there is one ever after, and the output is a whole answer:
 

@@ -7,6 +7,7 @@ Tokens are counted from the constraint's beginning, which is the beginning of th
 A *verified* node is one whose masks allow too much while it is open and that is checked when it closes. Where the check
 fails, the constraint goes back to the token boundary at or before the node's start, excludes the text that failed from
 the node's language, and says so by a `Retract`; where nothing is left of that language, it goes back to the parent's.
+It may do so before the node closes: as soon as it is proved that no text leads on, the check fails for all of them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class MaskRows:
 
 @dataclass(frozen=True, slots=True)
 class Retract:
-    """A verified node failed when it closed: the sequence goes back.
+    """A verified node failed when it closed, or cannot but fail: the sequence goes back.
 
     kept_tokens: committed output tokens that stay; fewer than were advanced, the ids of this call included, and no
     fewer than were ever `settled`. forced_prefix: bytes after that token boundary which the next tokens must spell.
@@ -67,9 +68,8 @@ class ConstraintViolation(Exception):
 
 
 class NoCompletion(Exception):
-    """No short completion is known from here: a verified node that is open or yet to come has no value at hand that
-    passes its check, as an array of unique items that already holds two equal ones. The text may have to be taken
-    back."""
+    """No short completion is known from here: for a verified node that is open or yet to come no value that passes its
+    check was found within the work allowed. The text may have to be taken back; where that is proved, it was."""
 
 
 class BatchFill(Protocol):

@@ -190,8 +190,19 @@ class ArrayNodes:
         return False
 
     def _takes_more_items(self, piece: ArrayPiece) -> bool:
-        is_open = piece.high is None and piece.rest is not self.terms.false and not piece.contains
+        is_open = piece.high is None and self._is_inhabited(piece.rest) and not piece.contains
         return is_open and piece.unique is None and piece.repeats is None
+
+    def _is_inhabited(self, term: Term) -> bool:
+        """A value of the term is seen at once."""
+        if term is self.terms.true:
+            return True
+        shape = self.enumeration.shape_of(term)
+        return not shape.loose and (
+            bool(shape.null or shape.booleans or shape.numbers or shape.strings)
+            or any(not piece.low and not piece.contains and piece.repeats is None for piece in shape.arrays)
+            or any(not piece.low and not piece.required and not piece.some for piece in shape.objects)
+        )
 
     def _takes_more_keys(self, piece: ObjectPiece) -> bool:
         if piece.high is not None:

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <queue>
 
+#include "grammars/native/completion_search.hpp"
 #include "grammars/native/json_value.hpp"
-#include "grammars/native/state.hpp"
 
 namespace safegen {
 
@@ -13,9 +13,6 @@ uint32_t cost_parents(const Frame& frame) {
     for (const FramePtr& parent : frame.parents) best = std::min(best, parent->cost_after.load(std::memory_order_relaxed));
     return best;
 }
-
-// Readable bytes first among equals: one of each kind is enough to find a new value.
-uint64_t taste(uint8_t byte) { return byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : byte < 128 ? 2 : 3; }
 
 bool must_be_new(const Top& top) { return top.frame->phase == Frame::ArrayItem && top.frame->items && !top.frame->items->empty(); }
 }  // namespace
@@ -231,7 +228,7 @@ std::string Machine::shortest_item(const Top& top, const std::string& text) cons
 // Along the cheapest lexeme, one after the other; nothing where that meets an excluded text or a value that fails, or
 // where the work (bytes read, times the ways to read them) goes past `room`, from which it is taken. trail: is given the
 // way taken, the byte that failed included.
-std::optional<std::string> Machine::greedy_completion(State state, std::string text, const Excludes& excluded, uint64_t& room, Trail& trail) const {
+std::optional<std::string> Machine::greedy_completion(State state, std::string text, const Excluded& excluded, uint64_t& room, Trail& trail) const {
     const size_t begin = text.size();
     trail = {text, {}, false};
     size_t limit = SIZE_MAX;  // well past the first estimate: where items repeat or keys collide, it is too low
@@ -263,7 +260,7 @@ std::optional<std::string> Machine::greedy_completion(State state, std::string t
             trail.add(text, state);
             state = step(state, static_cast<uint8_t>(c), text);
             trail.judged = !state.failures.empty();
-            if (excluded(text)) return std::nullopt;
+            if (excluded.reached(text)) return std::nullopt;
         }
     }
     return text.substr(begin);
@@ -280,7 +277,7 @@ void Machine::Trail::add(const std::string& longer, const State& before) {
 // helps. A way that fails further on is followed in its stead, so that one value after the other gets right; but not
 // where a node failed as it closed, which more text in it may never mend.
 // onward: whether such a way is followed. Blanks, zeros and escapes lead on and on without making a value new.
-std::optional<std::string> Machine::repaired_completion(Trail way, bool onward, const Excludes& excluded, uint64_t& room) const {
+std::optional<std::string> Machine::repaired_completion(Trail way, bool onward, const Excluded& excluded, uint64_t& room) const {
     for (size_t back = 1; back <= way.states.size() && room > 0;) {
         const State state = way.states[way.states.size() - back];
         std::string text = way.text.substr(0, way.text.size() - back);
@@ -295,7 +292,7 @@ std::optional<std::string> Machine::repaired_completion(Trail way, bool onward, 
             text.push_back(static_cast<char>(byte));
             State next = step(state, byte, text);
             Trail other;
-            if (!next.dead() && !excluded(text)) {
+            if (!next.dead() && !excluded.reached(text)) {
                 if (greedy_completion(std::move(next), text, excluded, room, other)) return other.text;
                 other.states.push_front(state);
             }
@@ -310,53 +307,21 @@ std::optional<std::string> Machine::repaired_completion(Trail way, bool onward, 
     return std::nullopt;
 }
 
-// Best-first over bytes, by length so far plus the estimate of the rest, with greedy completions tried from every state
-// that is reached.
-std::optional<std::string> Machine::searched_completion(const State& state, const std::string& text, const Excludes& excluded, uint64_t& room) const {
-    constexpr size_t kMaxTried = 400;
-    struct Open {
-        uint64_t priority;
-        std::string text;
-        State state;
-        bool operator>(const Open& other) const { return priority > other.priority; }
-    };
-    std::priority_queue<Open, std::vector<Open>, std::greater<>> open;
-    open.push({0, text, state});
-    for (size_t tried = 0; !open.empty() && tried < kMaxTried && room > 0; ++tried) {
-        Open at = open.top();
-        open.pop();
-        first(at.state, at.text).each([&](uint8_t byte) {
-            room -= std::min<uint64_t>(room, at.state.tops.size());
-            if (room == 0) return;
-            std::string longer = at.text + static_cast<char>(byte);
-            State next = step(at.state, byte, longer);
-            if (next.dead() || excluded(longer)) return;
-            uint32_t rest = next.can_end ? 0 : kInfinite;
-            for (const Top& top : next.tops) rest = std::min(rest, cost(top));
-            open.push({(static_cast<uint64_t>(longer.size()) + rest) * 4 + taste(byte), std::move(longer), std::move(next)});
-        });
-        if (open.empty()) break;
-        Trail trail;
-        if (greedy_completion(open.top().state, open.top().text, excluded, room, trail)) return trail.text;
-    }
-    return std::nullopt;
-}
-
-std::string Machine::shortest_completion(const State& state, const std::string& text, const Excludes& excluded) const {
-    constexpr uint64_t kRoom = 30'000;  // some tenths of a second
+Outlook Machine::outlook(const State& state, const std::string& text, const Excluded& excluded) const {
+    if (state.can_end) return {Outlook::Open, {}};
+    constexpr uint64_t kRoom = 30'000, kSearchRoom = 150'000;  // some tenths of a second
     uint32_t bytes = kInfinite;
     for (const Top& top : state.tops) bytes = std::min(bytes, cost(top));
     uint64_t room = 10 * kRoom + (bytes < kUnknownCost ? uint64_t{4} * bytes : 0);  // read in one way, or some seconds
     Trail trail;
-    if (auto rest = greedy_completion(state, text, excluded, room, trail)) return *rest;
+    if (auto rest = greedy_completion(state, text, excluded, room, trail)) return {Outlook::Open, std::move(*rest)};
     if (room == 0) throw LimitExceeded("the shortest completion takes too much work (a fixed limit)");
     for (const bool onward : {false, true}) {
         room = kRoom;
-        if (auto whole = repaired_completion(trail, onward, excluded, room)) return whole->substr(text.size());
+        if (auto whole = repaired_completion(trail, onward, excluded, room)) return {Outlook::Open, whole->substr(text.size())};
     }
-    room = kRoom;
-    if (auto whole = searched_completion(state, text, excluded, room)) return whole->substr(text.size());
-    throw LimitExceeded("no completion was found");
+    room = kSearchRoom;
+    return Search(*this, excluded, room).run(state, text);
 }
 
 }  // namespace safegen

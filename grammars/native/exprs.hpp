@@ -149,6 +149,7 @@ public:
     std::optional<CharRun> char_run(ExprId e);  // of a JSON string body at a character's beginning
     bool is_free_string(ExprId e) const;        // a JSON string literal with nothing asked of its text
     ByteSet alphabet(ExprId e);                 // bytes that can occur at all
+    size_t num_states() const { return num_raws_.load(std::memory_order_relaxed); }
     size_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
     const Options& options() const { return options_; }
     void lift_deadline() { has_deadline_ = false; }  // the program is built
@@ -244,7 +245,7 @@ private:
     std::vector<uint32_t> distance_;  // kInfinite - 1: unknown
     std::vector<uint8_t> step_;       // first byte of a shortest accepted text
     std::vector<std::unique_ptr<const Raw>> raws_;  // by id; as far as asked for
-    size_t num_raws_ = 0;
+    std::atomic<size_t> num_raws_{0};
     std::unordered_map<ExprId, ByteSet> alphabets_;
     std::vector<ByteSet> byte_sets_;
     std::vector<std::unique_ptr<StringSet>> sets_;

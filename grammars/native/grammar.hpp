@@ -207,6 +207,7 @@ public:
     // Bytes of the items that such an array still needs at least, each with a comma before it. remember: node costs are final.
     uint32_t counted_rest(const ArraySpec& array, uint32_t position, const ContainsCounts& counts, bool remember) const;
     bool alive(NodeId id) const { return id != kNoNode && costs_[id] != kInfinite; }
+    bool takes_all_bytes() const { return cut_ == kAll; }
     std::shared_ptr<Grammar> for_alphabet(const ByteSet& alphabet) const;
 
     // Lexemes between the nodes, cut to the alphabet.

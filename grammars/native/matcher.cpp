@@ -175,7 +175,7 @@ void Matcher::walk_lexeme(const Trie& t, uint32_t node, const Top& top, std::str
 void Matcher::fill_row(Position& at, uint32_t* row) const {
     const Vocabulary& v = *compiled_->vocabulary;
     const uint32_t* base = compiled_->free().words.data();
-    const bool shared = !at.stopped && at.forced.empty() && excluded_.empty();
+    const bool shared = !at.stopped && at.forced.empty() && excluded_.texts.empty();
     const auto key = shared ? machine_.mask_key(at.state, at.text) : std::nullopt;
     if (key)
         if (const auto known = compiled_->rows.find(*key)) return known->copy_to(row, v.words(), base);
@@ -198,7 +198,7 @@ void Matcher::draft_row(Position& at, Draft& row) const {
     if (at.stopped) return;
     if (inside) fill_state(at.state, masks, at.text, row);
     else fill_forced(at, row);
-    if (!excluded_.empty()) drop_excluded(at.text, row);
+    if (!excluded_.texts.empty()) drop_excluded(at.text, row);
 }
 
 // Along the one path of the forced bytes, then freely past its end.
@@ -455,15 +455,9 @@ void Matcher::drop_repeated_items(const Top& top, const LexemeMask* mask, std::s
     else std::for_each(compiled_->free().closers.begin(), compiled_->free().closers.end(), drop);
 }
 
-bool Matcher::excluded(const std::string& text) const {
-    for (const Excluded& e : excluded_)
-        if (text.size() == e.start + e.bytes.size() && text.compare(e.start, e.bytes.size(), e.bytes) == 0) return true;
-    return false;
-}
-
 void Matcher::drop_excluded(const std::string& text, Draft& row) const {
     const Vocabulary& v = *compiled_->vocabulary;
-    for (const Excluded& e : excluded_) {
+    for (const Excluded::Text& e : excluded_.texts) {
         if (text.size() >= e.start + e.bytes.size()) continue;
         // What was read past the start must agree; what was not reached yet is forced to.
         const size_t read = text.size() > e.start ? text.size() - e.start : 0;
@@ -491,7 +485,7 @@ Matcher::Fed Matcher::feed(Position& at, uint32_t token) const {
         }
         at.text.push_back(bytes[i]);
         at.state = machine_.step(at.state, static_cast<uint8_t>(bytes[i]), at.text);
-        if (!excluded_.empty() && excluded(at.text)) return Fed::Refused;
+        if (excluded_.reached(at.text)) return Fed::Refused;
         if (at.state.dead()) return at.state.failures.empty() || i + 1 < bytes.size() ? Fed::Refused : Fed::Failed;
     }
     return Fed::Yes;
@@ -518,7 +512,7 @@ size_t Matcher::fill(const std::vector<uint32_t>& draft, int32_t* rows) {
             case Fed::Failed: return i + 1;  // a verified node ends here: what follows is not known before it is committed
             case Fed::Refused: throw std::logic_error("a token of the mask was refused");
         }
-        if ((at.state.sensitive() || !excluded_.empty()) && !has_legal_token(at)) return i + 1;
+        if ((at.state.sensitive() || !excluded_.texts.empty()) && !has_legal_token(at)) return i + 1;
     }
 }
 
@@ -529,16 +523,46 @@ bool Matcher::has_legal_token(Position& at) const {
     return std::any_of(row.begin(), row.end(), [](uint32_t word) { return word != 0; });
 }
 
-// An item of a unique array may go on for long and yet never be new (1.0, 1.00, ... after 1): then it is given up now.
-// Free strings need no such look, and outside of items the array itself can end or go on.
-bool Matcher::item_can_be_new(const Position& at) const {
-    if (!at.state.sensitive() || at.state.inner() == kInfinite || !at.forced.empty()) return true;
-    try {
-        machine_.shortest_completion(at.state, at.text, [&](const std::string& text) { return excluded(text); });
-        return true;
-    } catch (const LimitExceeded&) {
-        return false;
+bool Matcher::Known::tells_of(const std::string& longer) const {
+    if (outlook.kind != Outlook::Open) return longer == text;
+    return longer.starts_with(text) && longer.size() <= text.size() + outlook.rest.size() && outlook.rest.compare(0, longer.size() - text.size(), longer, text.size()) == 0;
+}
+
+// What may come of the text and the bytes forced behind it.
+const Outlook& Matcher::look_ahead() {
+    const std::string begin = now_.text + now_.forced;
+    if (known_ && known_->tells_of(begin)) {
+        known_->outlook.rest.erase(0, begin.size() - known_->text.size());
+        known_->text = begin;
+    } else {
+        known_.reset();
+        known_ = Known{begin, machine_.outlook(now_.forced.empty() ? now_.state : replay(begin), begin, excluded_)};
     }
+    return known_->outlook;
+}
+
+// Whether what was read of a node that is judged as a whole is given up before it closes: where it is proved that no
+// text leads on. An item of a unique array may go on for long and yet never be new (1.0, 1.00, ... after 1): it is given
+// up where no text is at hand.
+bool Matcher::is_lost() {
+    constexpr size_t kMaxLooked = 4096;  // bytes since the node began: a look costs time in their number
+    constexpr uint32_t kMaxPause = 64;
+    const size_t size = now_.text.size() + now_.forced.size();
+    const uint32_t outer = now_.forced.empty() ? now_.state.outer() : replay(now_.text + now_.forced).outer();
+    if (now_.stopped || outer == kInfinite) return false;
+    const bool must_be_new = now_.state.sensitive() && now_.state.inner() != kInfinite && now_.forced.empty();
+    if (!must_be_new) {
+        if (size > outer + kMaxLooked) return false;
+        if (pause_.left > 0) return --pause_.left, false;
+    }
+    Outlook::Kind kind = Outlook::Unknown;
+    try {
+        kind = look_ahead().kind;
+    } catch (const LimitExceeded&) {
+    }
+    pause_.length = kind == Outlook::Unknown ? std::min(kMaxPause, 2 * pause_.length + 1) : 0;
+    pause_.left = pause_.length;
+    return kind == Outlook::Dead || (must_be_new && kind == Outlook::Unknown);
 }
 
 std::optional<WentBack> Matcher::advance(const std::vector<uint32_t>& ids) {
@@ -559,7 +583,7 @@ std::optional<WentBack> Matcher::advance(const std::vector<uint32_t>& ids) {
             const auto [start, node] = *std::max_element(now_.state.failures.begin(), now_.state.failures.end());
             return go_back(start, node, std::min(outer, start));
         }
-        if ((now_.state.sensitive() || !excluded_.empty()) && (!has_legal_token(now_) || !item_can_be_new(now_))) {
+        if (((now_.state.sensitive() || !excluded_.texts.empty()) && !has_legal_token(now_)) || is_lost()) {
             const uint32_t inner = now_.state.inner(), size = static_cast<uint32_t>(now_.text.size());
             const uint32_t floor = std::min(outer, now_.state.outer());
             if (floor == kInfinite) throw LimitExceeded("no answer is left");
@@ -574,9 +598,9 @@ WentBack Matcher::go_back(uint32_t start, NodeId node, uint32_t floor) {
     constexpr size_t kMaxExcluded = 10'000;
     size_t kept = token_ends_.size();
     while (true) {
-        if (excluded_.size() > kMaxExcluded) throw LimitExceeded("too many values of a verified node failed");
-        std::erase_if(excluded_, [&](const Excluded& e) { return e.start > start; });
-        excluded_.push_back({start, now_.text.substr(start)});
+        if (excluded_.texts.size() > kMaxExcluded) throw LimitExceeded("too many values of a verified node failed");
+        std::erase_if(excluded_.texts, [&](const Excluded::Text& e) { return e.start > start; });
+        excluded_.texts.push_back({start, now_.text.substr(start)});
         while (kept > 0 && token_ends_[kept - 1] > start) --kept;
         const uint32_t boundary = kept ? token_ends_[kept - 1] : 0;
         std::string forced = now_.text.substr(boundary, start - boundary);
@@ -586,7 +610,9 @@ WentBack Matcher::go_back(uint32_t start, NodeId node, uint32_t floor) {
         now_.forced = std::move(forced);
         now_.stopped = false;
         token_ends_.resize(kept);
-        if (has_legal_token(now_)) return {kept, now_.forced, node == kNoNode ? std::string() : compiled_->grammar->node(node).pointer};
+        known_.reset();
+        pause_.left = 0;
+        if (has_legal_token(now_) && !is_lost()) return {kept, now_.forced, node == kNoNode ? std::string() : compiled_->grammar->node(node).pointer};
         // Nothing is left from `start` on: the byte before it was a dead end too.
         const uint32_t inner = replay(whole).inner();
         now_.text = whole;
@@ -625,11 +651,12 @@ std::string Matcher::forced() const {
     return text.substr(now_.text.size());
 }
 
-std::vector<uint32_t> Matcher::shortest_completion() const {
+std::vector<uint32_t> Matcher::shortest_completion() {
     if (can_end()) return {};
-    const std::string begin = now_.text + now_.forced;
-    const State state = now_.forced.empty() ? now_.state : replay(begin);
-    const std::string rest = now_.forced + machine_.shortest_completion(state, begin, [&](const std::string& text) { return excluded(text); });
+    const Outlook& found = look_ahead();
+    if (found.kind == Outlook::Dead) throw LimitExceeded("no text leads on from here");
+    if (found.kind == Outlook::Unknown) throw LimitExceeded("no completion was found");
+    const std::string rest = now_.forced + found.rest;
     auto ids = compiled_->vocabulary->fewest_tokens(rest);
     if (ids.empty() && !rest.empty()) throw LimitExceeded("the vocabulary cannot spell the shortest completion");
     return ids;

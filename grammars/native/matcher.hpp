@@ -122,16 +122,11 @@ public:
     bool can_end() const { return now_.stopped || (now_.forced.empty() && now_.state.can_end); }
     // A lexeme may be open and yet have ended for good, as a number at its last digit.
     bool is_complete() const { return now_.stopped || (can_end() && machine_.first(now_.state, now_.text).empty()); }
-    std::vector<uint32_t> shortest_completion() const;
+    std::vector<uint32_t> shortest_completion();
     const std::string& text() const { return now_.text; }
     const Compiled& compiled() const { return *compiled_; }
 
 private:
-    // Texts that were tried and failed: reaching text[..start] + bytes again is illegal while text[..start] stands.
-    struct Excluded {
-        uint32_t start;
-        std::string bytes;
-    };
     struct Position {
         State state;
         std::string text;
@@ -164,18 +159,27 @@ private:
     static void set_starts(State& state, const std::string& text);
     template <class Legal>
     void group_by_value(const Top& top, const std::string& text, const Legal& legal, std::vector<std::vector<uint32_t>>& groups) const;
-    bool excluded(const std::string& text) const;
     Fed feed(Position& at, uint32_t token) const;
     bool has_legal_token(Position& at) const;
-    bool item_can_be_new(const Position& at) const;
+    const Outlook& look_ahead();
+    bool is_lost();
     WentBack go_back(uint32_t start, NodeId node, uint32_t floor);
     State replay(const std::string& text) const;
 
     std::shared_ptr<Compiled> compiled_;
     Machine machine_;
     Position now_;
-    std::vector<Excluded> excluded_;
+    Excluded excluded_;
     std::vector<uint32_t> token_ends_;  // length of the text after each token
+    struct Known {  // what was found to come of a text
+        std::string text;
+        Outlook outlook;
+        bool tells_of(const std::string& longer) const;  // while an answer that was found is followed
+    };
+    std::optional<Known> known_;
+    struct {
+        uint32_t length = 0, left = 0;
+    } pause_;  // tokens that go by without a look ahead, more after each that told nothing
 };
 
 }  // namespace safegen

@@ -593,7 +593,10 @@ State Machine::step(const State& state, uint8_t byte, const std::string& text) c
     for (const Top& top : state.tops) {
         const ExprId next = grammar_.exprs().next(top.expr, byte);
         if (next == kEmpty) continue;
-        if (next != kEpsilon) step.add(next, top.frame, top.start);
+        // A lexeme that has ended for good, as a number at its last digit, leads on only by its end: where that is judged
+        // it may lead nowhere.
+        const bool judged = top.frame->outer != kInfinite;
+        if (next != kEpsilon && !(judged && grammar_.exprs().expansion(next)->first.empty())) step.add(next, top.frame, top.start);
         if (grammar_.exprs().nullable(next)) step.done(top.frame, top.start);
     }
     step.run();
@@ -603,6 +606,14 @@ State Machine::step(const State& state, uint8_t byte, const std::string& text) c
 State Machine::finish(const Top& top, const std::string& text) const {
     Step step{grammar_, text};
     step.done(top.frame, top.start);
+    step.run();
+    return std::move(step.out);
+}
+
+State Machine::finish(const State& state, std::vector<bool>::const_iterator ends, const std::string& text) const {
+    Step step{grammar_, text};
+    for (const Top& top : state.tops)
+        if (*ends++) step.done(top.frame, top.start);
     step.run();
     return std::move(step.out);
 }
@@ -640,6 +651,10 @@ void Machine::hash_frame(const Frame& f) const {
         for (const std::string& key : f.seen->extras) h.mix(key);
         h.mix(f.seen->extras.size());
         for (uint64_t word : f.seen->declared) h.mix(word);
+    }
+    if (f.items) {
+        for (const std::string& form : *f.items) h.mix(form);
+        h.mix(f.items->size());
     }
     Hash128 parents;
     parents.a = parents.b = 0;

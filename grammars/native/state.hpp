@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,6 +68,9 @@ struct Hash128 {
     }
     bool operator==(const Hash128&) const = default;
 };
+
+// Readable bytes first among equals: one of each kind is enough to find a new value.
+inline uint64_t taste(uint8_t byte) { return byte >= 'a' && byte <= 'z' ? 0 : byte >= '0' && byte <= '9' ? 1 : byte < 128 ? 2 : 3; }
 
 constexpr uint32_t kUnknownCost = kInfinite - 1;
 
@@ -158,6 +160,27 @@ struct State {
     bool dead() const { return tops.empty() && !can_end; }
 };
 
+// Texts that were tried and failed: reaching text[..start] + bytes again is illegal while text[..start] stands.
+struct Excluded {
+    struct Text {
+        uint32_t start;
+        std::string bytes;
+    };
+    std::vector<Text> texts;
+    bool reached(const std::string& text) const;
+    void mix_ahead(const std::string& text, Hash128& hash) const;  // those that `text` leads to
+};
+
+// What may come of a state.
+struct Outlook {
+    enum Kind : uint8_t {
+        Open,     // `rest` makes the text a whole answer
+        Dead,     // proved: nothing does
+        Unknown,  // nothing was found within the work allowed
+    } kind = Unknown;
+    std::string rest;
+};
+
 class Machine {
 public:
     explicit Machine(const Grammar& grammar) : grammar_(grammar) {}
@@ -166,6 +189,8 @@ public:
     State step(const State& state, uint8_t byte, const std::string& text) const;
     // What follows when the lexeme of `top` ends after `text`.
     State finish(const Top& top, const std::string& text) const;
+    // The same for those of the state's lexemes that `ends` tells, and for no others.
+    State finish(const State& state, std::vector<bool>::const_iterator ends, const std::string& text) const;
     ByteSet first(const State& state, const std::string& text) const;
     ByteSet first_of_all(const State& state) const;  // the same, with keys that may not come again
     // A key lexeme whose object already holds extra keys: at its closing quote the key itself decides.
@@ -177,12 +202,12 @@ public:
     ByteSet followers(const State& state, std::string& text) const;
     uint32_t cost(const Top& top) const;  // bytes to a whole answer, an estimate from above
     std::vector<uint32_t> keys_left(const Frame& frame) const;
-    using Excludes = std::function<bool(const std::string&)>;
-    // excluded(text): texts that must not be reached.
-    std::string shortest_completion(const State& state, const std::string& text, const Excludes& excluded) const;
+    Outlook outlook(const State& state, const std::string& text, const Excluded& excluded) const;
+
+    Hash128 frame_hash(const Frame& frame) const;
+    const Grammar& grammar() const { return grammar_; }
 
 private:
-    Hash128 frame_hash(const Frame& frame) const;
     void hash_frame(const Frame& frame) const;  // its parents are hashed
     struct Step;  // one closure
     struct Trail {
@@ -191,10 +216,10 @@ private:
         bool judged = false;       // a verified node failed at the last byte
         void add(const std::string& longer, const State& before);
     };
-    // Each takes its work from `room` and gives up when that is used up; the last two give the whole text.
-    std::optional<std::string> greedy_completion(State state, std::string text, const Excludes& excluded, uint64_t& room, Trail& trail) const;
-    std::optional<std::string> repaired_completion(Trail way, bool onward, const Excludes& excluded, uint64_t& room) const;
-    std::optional<std::string> searched_completion(const State& state, const std::string& text, const Excludes& excluded, uint64_t& room) const;
+    // Each takes its work from `room` and gives up when that is used up; the second gives the whole text.
+    std::optional<std::string> greedy_completion(State state, std::string text, const Excluded& excluded, uint64_t& room, Trail& trail) const;
+    std::optional<std::string> repaired_completion(Trail way, bool onward, const Excluded& excluded, uint64_t& room) const;
+    class Search;  // of all ways, best first
     std::string shortest_key(const Top& top, const std::string& text) const;
     std::string shortest_item(const Top& top, const std::string& text) const;
     template <class Takes>

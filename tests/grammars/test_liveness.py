@@ -88,8 +88,7 @@ def test_every_state_of_random_schemas_is_live(full: bool) -> None:
     assert run.outcomes["enforced"] > run.outcomes["unsatisfiable"]
     assert run.outcomes["refused"] < run.outcomes["enforced"] / 20
     assert run.outcomes["verified"] >= 8
-    assert run.stats.exhausted + run.stats.stuck == 0
-    assert run.stats.unclosed < run.stats.states / 2000
+    assert run.stats.exhausted + run.stats.stuck + run.stats.unclosed == 0
 
 
 def walk_text(program: Program, rng: random.Random, stats: WalkStats) -> str:

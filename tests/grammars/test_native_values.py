@@ -129,15 +129,31 @@ def test_failed_value_goes_back_to_its_start_and_never_returns() -> None:
     program = b.build(verified(b))
     vocab, tokens = vocabulary()
     matcher = Matcher(program, vocab)
-    matcher.advance([tokens.index(b'{"'), *b'a":[1,1'])
+    matcher.advance([tokens.index(b'{"'), *b'a":[1,'])
     assert matcher.settled() == 4  # the value began after the colon
-    assert matcher.advance([ord("]")]) == (4, b"", "/properties/a")
+    assert matcher.advance([ord("1")]) == (4, b"", "/properties/a")  # only "]" could follow, and it fails
     assert matcher.text() == b'{"a":'
     rows = MaskRows.allocate(1, len(tokens))
-    matcher.advance(list(b"[1,1"))
+    matcher.advance(list(b"[1,"))
+    matcher.fill([], rows.words)
+    assert not rows.bools(0)[ord("1")]
+    assert rows.bools(0)[ord("2")]
+
+
+def test_value_that_fails_as_it_closes_never_returns() -> None:
+    b, other = Builder(), Builder()
+    bad = other.build(other.lexeme(other.literal(b"[1]")))
+    items = b.array([], b.lexeme(b.strings([b"1", b"2"])), 0, 2)
+    program = b.build(b.verified(items, Predicate.none_of(Predicate.matches(bad)), pointer="/a"))
+    vocab, tokens = vocabulary()
+    matcher = Matcher(program, vocab)
+    assert matcher.advance(list(b"[1")) is None
+    assert matcher.advance([ord("]")]) == (0, b"", "/a")
+    rows = MaskRows.allocate(1, len(tokens))
+    matcher.advance(list(b"[1"))
     matcher.fill([], rows.words)
     assert not rows.bools(0)[ord("]")]
-    assert not rows.bools(0)[tokens.index(b'"],"')]
+    assert rows.bools(0)[ord(",")]
 
 
 def test_going_back_lands_on_a_token_boundary_and_forces_the_rest() -> None:

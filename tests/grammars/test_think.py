@@ -329,7 +329,7 @@ def test_random_generations_have_capped_reasoning_and_a_valid_answer(vocabulary:
 
 
 def distinct_digits(cap: int | None) -> ThinkProgram:
-    """Reasoning, then two digits that must differ, which shows when the array has closed."""
+    """Reasoning, then two digits that must differ, which is verified."""
     syntax, builder = ThinkSyntax(START, END, cap), Builder()
     digit = builder.lexeme(builder.byte_set([(ord("1"), ord("3"))]))
     pair = builder.verified(builder.array([], digit, 2, 2), Predicate.unique_items(), pointer="/pair")
@@ -343,8 +343,8 @@ def test_a_retract_of_the_straddling_token_leads_back_into_the_reasoning(begun: 
     start = [] if begun else [*START]
     constraint.advance([*start, ord("x")])
     assert constraint.settled() == len(start) + 1
-    constraint.advance([256, *b"1,1"])
-    retract = constraint.advance([*b"]"])
+    constraint.advance([256, *b"1,"])
+    retract = constraint.advance([*b"1"])
     assert retract == Retract(len(start) + 1, b"abc</t>", "/pair")
     for byte in b"abc</t>":  # more tokens than the cap lets pass, but they were one
         assert constraint.forced().startswith(bytes([byte]))
