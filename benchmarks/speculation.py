@@ -6,7 +6,7 @@ timed is decoding. Answers must be the same on and off, to the byte, or the run 
 
 Figures, medians over the rounds: `<task>.b<N>.on` and `<task>.b<N>.off` (output tokens a second), `json.b<N>.free` (the
 same prompts without a type, speculation off), `<task>.accepted_per_forward` (drafted tokens that a forward yields
-beside its own, batch 1), `<task>.tokens_per_forward`, `<task>.acceptance.<drafter>` (of the tokens it drafted, batch 1), and
+beside its own, batch 1), `<task>.tokens_per_forward`, `<task>.acceptance.<drafter>` (of the tokens it drafted), and
 `ratio.*` (the median of each round's own ratio). `json.forced_share`: of the bytes of the JSON answers, those that the
 type left no choice for.
 

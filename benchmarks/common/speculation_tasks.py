@@ -39,11 +39,12 @@ _PERSONS = (
     "Tom Becker, born 1985 in Bremen, is a train dispatcher for Nordbahn Netz. He speaks German, lives in Hamburg, is "
     "reached at tom.becker@nordbahn.example and builds model railways.",
 )
-_KEYS = ("name", "born", "birthplace", "job", "employer", "language", "home", "mail", "hobby")
+_KEYS = ("name", "born", "job", "firm", "home", "mail", "hobby", "about")
 PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {
         key: {"type": "integer", "minimum": 1900, "maximum": 2020} if key == "born"
+        else {"type": "string", "minLength": 20, "maxLength": 90} if key == "about"
         else {"type": "string", "minLength": 3, "maxLength": 48}
         for key in _KEYS
     },

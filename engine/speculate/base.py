@@ -36,9 +36,9 @@ class Draft:
     """Guessed tokens, the next first.
 
     probs: None, or [len(ids), vocabulary], the law that each id was drawn from. chances: how likely the drafter thinks
-    each id is accepted once those before it are; None is no opinion. kinds: what to keep measured acceptance by, one
-    an id; None takes the drafter's chances, in eighths. A chance may depend on its id: a sampled draft is then ended
-    after that id, never before it.
+    each id is accepted once those before it are; None is no opinion. A chance may depend on its id: a sampled draft is
+    then ended after that id, never before it. kinds: what to keep measured acceptance by, one an id, and of a tuple by
+    its first entry too, for when it is new; None takes the drafter's chances, in eighths.
     """
 
     ids: tuple[int, ...]
@@ -93,12 +93,13 @@ class BlockBorrower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftPart:
-    """Part of a sequence's draft, by one drafter. kinds: one an id. expected: the estimated chance of each id."""
+    """Part of a sequence's draft, by one drafter. kinds: those of each id, from the broad to the narrow. expected: the
+    estimated chance of each id."""
 
     drafter: str
     ids: tuple[int, ...]
     probs: NDArray[np.float64] | None
-    kinds: tuple[Hashable, ...]
+    kinds: tuple[tuple[Hashable, ...], ...]
     expected: tuple[float, ...]
 
     def cut(self, count: int) -> DraftPart:

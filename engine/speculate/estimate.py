@@ -8,9 +8,9 @@ At batch 1 the weights are read once for all rows and b * r is small; where the 
 and only what is all but certain is drafted. A draft's i-th token yields something iff all tokens up to it are accepted,
 so a draft ends where the product of the chances falls below the threshold.
 
-Chances are measured by kind of guess (drafter, its own kind, output type) with exponential forgetting, from the opinion
-of the drafter on, and corrected for the sequence by how it has done against what was expected of it. A kind that is
-never tried drifts back to the drafter's opinion, so that it is tried again some time.
+Chances are measured by kind of guess (drafter, its own kinds, output type) with exponential forgetting, from the
+opinion of the drafter on, and corrected for the sequence by how it has done against what was expected of it. A kind
+that is never tried drifts back to the drafter's opinion, so that it is tried again some time.
 
 The choice depends on time, and so differs from run to run. The output does not: see verify.py.
 """
@@ -20,16 +20,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-_PRIOR_WEIGHT = 4.0
+_PRIOR_WEIGHT, _BROAD_WEIGHT = 3.0, 12.0  # broad kinds hold much that differs, and a few misses tell little of it
 _KEEP_TRIAL = 0.98
-_KEEP_UNTRIED = 0.995
+_KEEP_UNTRIED = 0.99
 _KEEP_STEP = 0.97
 _KEEP_SEQUENCE = 0.95
 _SEQUENCE_WEIGHT = 3.0
 _MIN_STEPS = 4.0
 _FIRST_THRESHOLD = 0.4
 _LOWEST_THRESHOLD, _HIGHEST_THRESHOLD = 0.1, 0.97
-_OUTLIER = 4.0
+_OUTLIER = 2.5
+_LEAST_SLOPE = 0.3  # of the guess
 _MAX_KINDS = 16_384
 
 
@@ -45,11 +46,18 @@ class Acceptance:
     def __init__(self) -> None:
         self._trials: dict[Hashable, _Trials] = {}
 
-    def chance(self, kind: Hashable, opinion: float) -> float:
+    def chance(self, kind: Hashable, opinion: float, weight: float = _PRIOR_WEIGHT) -> float:
+        """weight: trials that the opinion counts for."""
         trials = self._trials.get(kind)
         if trials is None:
             return opinion
-        return (trials.accepted + _PRIOR_WEIGHT * opinion) / (trials.tried + _PRIOR_WEIGHT)
+        return (trials.accepted + weight * opinion) / (trials.tried + weight)
+
+    def chance_within(self, kinds: tuple[Hashable, ...], opinion: float) -> float:
+        """Of the last of some kinds, each within the one before, whose chance is the opinion that it begins with."""
+        for kind in kinds[:-1]:
+            opinion = self.chance(kind, opinion, _BROAD_WEIGHT)
+        return self.chance(kinds[-1], opinion)
 
     def tried(self, kind: Hashable, accepted: bool) -> None:
         if len(self._trials) > _MAX_KINDS:
@@ -58,12 +66,13 @@ class Acceptance:
         trials.accepted = trials.accepted * _KEEP_TRIAL + accepted
         trials.tried = trials.tried * _KEEP_TRIAL + 1.0
 
-    def untried(self, kind: Hashable) -> None:
-        """The kind was left out because of its chance."""
-        trials = self._trials.get(kind)
-        if trials is not None:
-            trials.accepted *= _KEEP_UNTRIED
-            trials.tried *= _KEEP_UNTRIED
+    def untried(self, *kinds: Hashable) -> None:
+        """Kinds that were left out because of their chance."""
+        for kind in kinds:
+            trials = self._trials.get(kind)
+            if trials is not None:
+                trials.accepted *= _KEEP_UNTRIED
+                trials.tried *= _KEEP_UNTRIED
 
 
 @dataclass(slots=True)
@@ -109,7 +118,7 @@ class StepCost:
         covariance = self._product / self._weight - rows * seconds
         guess, weight = seconds / (rows + 3.0), 0.02 * rows * rows + 0.1
         slope = (covariance + weight * guess) / (variance + weight)
-        return min(max(slope, 0.05 * guess), seconds / rows)
+        return min(max(slope, _LEAST_SLOPE * guess), seconds / rows)
 
     @property
     def threshold(self) -> float:

@@ -23,8 +23,8 @@ from safegen.engine.sequence import Sequence
 from safegen.engine.speculate.base import NO_DRAFT, Ask, Draft
 from safegen.errors import SafegenError
 
-_INSIDE = "inside"
-_INSIDE_CHANCE, _BOUNDARY_CHANCE = 0.95, 0.8
+_INSIDE, _BOUNDARY = "inside", "boundary"
+_INSIDE_CHANCE, _BOUNDARY_CHANCE = 0.97, 0.9
 _MAX_KNOWN = 4096
 _MAX_CONTINUATION_BYTES = 3
 
@@ -39,6 +39,7 @@ class ForcedDrafter:
         self._encode = encode
         self._token_bytes = token_bytes
         self._known: dict[bytes, Draft] = {}
+        self._num_spellings = 0
         self._pending: dict[Sequence, _Pending] = {}
 
     def propose(self, asks: Ids[Ask]) -> Ids[Draft]:
@@ -73,9 +74,11 @@ class ForcedDrafter:
     def _remember(self, text: bytes, ids: Ids[int]) -> Draft:
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
+        self._num_spellings += 1
         num_inside = max(0, len(ids) - 1)
         chances = (_INSIDE_CHANCE,) * num_inside + (_BOUNDARY_CHANCE,)
-        draft = Draft(tuple(ids), None, chances, (_INSIDE,) * num_inside + tuple(ids[-1:]))
+        inside = tuple((_INSIDE, self._num_spellings, place) for place in range(num_inside))
+        draft = Draft(tuple(ids), None, chances, inside + tuple((_BOUNDARY, token_id) for token_id in ids[-1:]))
         self._known[text] = draft
         return draft
 

@@ -31,11 +31,11 @@ from safegen.engine.speculate.base import NO_DRAFT, Ask, Draft, legal_prefix
 
 _MAX_MATCH = 8  # tokens; longer matches are no better
 _MAX_CANDIDATES = 32  # places looked at, the latest first
-_CHANCES = (0.0, 0.25, 0.45, 0.6, 0.7, 0.75, 0.8, 0.8, 0.85)  # by match length, to begin with
+_CHANCES = (0.0, 0.25, 0.45, 0.65, 0.75, 0.8, 0.85, 0.88, 0.9)  # by match length, to begin with
 _MAX_CORPORA = 64
 _MAX_CLOSERS = 4
 _CLOSER, _CLOSER_CHANCE = "closer", 0.5
-_NEXT_CHANCE = 0.75  # of a token whose forerunners were right
+_NEXT_CHANCE = 0.85  # of a token whose forerunners were right
 _CLOSE = b'",:]}'
 _ENDS = (b".", b",", b";", b":", b"(", b")", b"!", b"?", b'"', b"'", b"\n", b"")
 CorpusKey = tuple[int, str | None]

@@ -17,7 +17,6 @@ import operator
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from collections.abc import Sequence as Ids
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,15 +184,15 @@ class Speculator:
         sequence = growing.sequence
         factor = self._luck_of(sequence, name).factor
         type_key = sequence.request.type_key
-        kinds: list[Hashable] = []
+        kinds: list[tuple[Hashable, ...]] = []
         expected: list[float] = []
         for place in range(len(ids)):
             opinion = _opinion(draft, place)
-            kind = (name, _kind(draft, place, opinion), type_key)
-            chance = min(1.0, factor * self._acceptance.chance(kind, opinion))
+            kind = _kind(draft, place, opinion, name, type_key)
+            chance = min(1.0, factor * self._acceptance.chance_within(kind, opinion))
             pays = growing.chance * chance >= threshold
             if not pays:
-                self._acceptance.untried(kind)
+                self._acceptance.untried(*kind)
                 if probs is None:
                     break
             growing.chance *= chance
@@ -239,7 +238,8 @@ class Speculator:
                 if place + at >= len(tokens):
                     break
                 accepted = tokens[place + at].token_id == token_id
-                self._acceptance.tried(part.kinds[at], accepted)
+                for kind in part.kinds[at]:
+                    self._acceptance.tried(kind, accepted)
                 if not at:
                     self._acceptance.tried((part.drafter, _FIRST, sequence.request.type_key), accepted)
                 self._luck_of(sequence, part.drafter).tried(accepted, part.expected[at])
@@ -306,10 +306,13 @@ def _opinion(draft: Draft, place: int) -> float:
     return min(max(chance, 0.0), 1.0) if chance == chance else _DEFAULT_CHANCE
 
 
-def _kind(draft: Draft, place: int, opinion: float) -> Any:
-    if draft.kinds is not None and place < len(draft.kinds):
-        return draft.kinds[place]
-    return int(opinion * 8)
+def _kind(draft: Draft, place: int, opinion: float, name: str, type_key: int | None) -> tuple[Hashable, ...]:
+    """What acceptance is kept by, from the broad to the narrow."""
+    if draft.kinds is None or place >= len(draft.kinds):
+        return ((name, int(opinion * 8), type_key),)
+    kind = draft.kinds[place]
+    narrow = (name, kind, type_key)
+    return ((name, kind[0], type_key), narrow) if isinstance(kind, tuple) and kind else (narrow,)
 
 
 def _num_laws(probs: NDArray[np.float64], ids: list[int]) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,12 +46,13 @@ def make_core(
     num_blocks: int = 64,
     token_bytes: list[bytes | None] = TOKEN_BYTES,
     speculator: Speculator | None = None,
+    clock: Callable[[], float] = time.monotonic,
     **settings: Any,
 ) -> EngineCore:
     settings = {"block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64, **settings}
     backend = backend or FakeBackend()
     settings.setdefault("kv_cache_memory", num_blocks * backend.bytes_per_block(settings["block_size"]))
-    core = EngineCore(backend, token_bytes, EngineConfig(**settings), speculator=speculator)
+    core = EngineCore(backend, token_bytes, EngineConfig(**settings), speculator=speculator, clock=clock)
 
     def check_writes(block_ids: set[int]) -> None:
         pool = core.scheduler.pool

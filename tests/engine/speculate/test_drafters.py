@@ -95,8 +95,8 @@ def test_forced_text_after_a_prefix_is_that_of_the_text_with_it() -> None:
 def test_the_boundary_token_is_of_a_kind_of_its_own() -> None:
     draft = forced(PERSON)
     assert draft.kinds is not None and draft.chances is not None
-    assert draft.kinds[-1] == draft.ids[-1]
-    assert set(draft.kinds[:-1]) == {"inside"}
+    assert draft.kinds[-1] == ("boundary", draft.ids[-1])
+    assert len(set(draft.kinds)) == len(draft.ids)
     assert draft.chances[-1] < draft.chances[0]
 
 

@@ -85,7 +85,7 @@ Make = Callable[[Tree, Ids, int, Branch], list[DraftPart]]
 
 
 def part(ids: Ids, probs: Any = None) -> DraftPart:
-    return DraftPart("any", ids, probs, (0,) * len(ids), (1.0,) * len(ids))
+    return DraftPart("any", ids, probs, ((0,),) * len(ids), (1.0,) * len(ids))
 
 
 def one_hot(seed: int) -> Make:
