@@ -35,6 +35,8 @@ class DraftModels:
         kernels: str,
         kv_cache_dtype: KvCacheDtype,
         quantization: Literal["int8", "int4"] | None,
+        enable_prefix_caching: bool,
+        max_num_batched_tokens: int,
     ) -> None:
         self._path = path
         self._runner = runner
@@ -42,6 +44,8 @@ class DraftModels:
         self._kernels = kernels
         self._kv_cache_dtype = kv_cache_dtype
         self._quantization = quantization
+        self._enable_prefix_caching = enable_prefix_caching
+        self._max_num_batched_tokens = max_num_batched_tokens
 
     def make(self, speculation: Speculation) -> tuple[Backend, list[Drafter]]:
         """The engine's backend, and the drafters among "model" and "self" that it is to have. Raises ModelLoadError."""
@@ -67,11 +71,10 @@ class DraftModels:
         runner = ModelRunner.load(path, self._kernels, self._kv_cache_dtype, self._quantization)
         tokens = Tokenizer.load(path, model_vocab_size=runner.vocab_size).token_bytes
         check_same_vocabulary(self._tokenizer.token_bytes, tokens, str(self._path), str(path))
-        cache = OwnCache(runner.max_context)
-        return (
-            WithDraftModel(self._runner, runner, cache),
-            ModelDrafter("model", runner.forward, cache, len(tokens)),
-        )
+        cache = OwnCache(runner.max_context, enable_prefix_caching=self._enable_prefix_caching)
+        limit = self._max_num_batched_tokens
+        drafter = ModelDrafter("model", runner.forward, cache, len(tokens), max_tokens_a_forward=limit)
+        return WithDraftModel(self._runner, runner, cache), drafter
 
     def _first_layers(self) -> Drafter:
         from safegen.engine.speculate.depth import SAMPLE_TEXT, pick_depth

@@ -103,6 +103,8 @@ def load_runtime(options: LoadOptions) -> Runtime:
         kernels=kernels,
         kv_cache_dtype=config.kv_cache_dtype,
         quantization=options.quantization,
+        enable_prefix_caching=config.enable_prefix_caching,
+        max_num_batched_tokens=config.max_num_batched_tokens,
     )
     backend, model_drafters = models.make(speculation)
     speculator = Speculator([*make_drafters(speculation, tokenizer), *model_drafters])

@@ -7,8 +7,8 @@ pool of its own, of as many blocks as the engine's. Both are paid from `kv_cache
 
 so that what fits the engine's pool fits this one (`backend.WithDraftModel` does the sum). It keeps what it has computed
 of a sequence and compares it, token by token, with the sequence as it is now: whatever a rejection, a retract or a
-preemption has changed, what differs is computed again. Where blocks are short, those of sequences that do not draft now
-go first, and then drafts get shorter.
+preemption has changed, what differs is computed again. Beginnings of prompts are shared as in the engine's pool. Where
+blocks are short, those of sequences that do not draft now go first, and then drafts get shorter.
 
 `SharedCache` is for early exit: the engine's own blocks. It writes only where the sequence alone will write next, past
 what is computed, in blocks that are its own (`Scheduler.reserve_draft`), and the verifying forward writes the same
@@ -67,23 +67,25 @@ class DraftCache(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """What is in the cache of a sequence: its tokens, and their blocks."""
+    """What is in the cache of a sequence: its tokens, their blocks, and the hashes of those that others may find."""
 
     ids: list[int] = field(default_factory=list)
     block_table: array[int] = field(default_factory=lambda: array("i"))
+    hashes: list[bytes] = field(default_factory=list)
 
 
 class OwnCache:
     """`DraftCache` with blocks of its own. max_context: tokens that the draft model can look back on."""
 
-    def __init__(self, max_context: int) -> None:
+    def __init__(self, max_context: int, *, enable_prefix_caching: bool = True) -> None:
         self._max_context = max_context
+        self._enable_prefix_caching = enable_prefix_caching
         self._pool = BlockPool(0, 1, enable_prefix_caching=False)
         self._held: OrderedDict[Sequence, _Held] = OrderedDict()  # longest not asked for first
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
         """The pool's size, before the first lane."""
-        self._pool = BlockPool(num_blocks, block_size, enable_prefix_caching=False)
+        self._pool = BlockPool(num_blocks, block_size, enable_prefix_caching=self._enable_prefix_caching)
 
     @property
     def block_size(self) -> int:
@@ -105,14 +107,59 @@ class OwnCache:
     def _lane(self, ask: Ask, drafting: set[Sequence]) -> Lane | None:
         sequence = ask.sequence
         wanted = [*sequence.token_ids(0, sequence.num_tokens), *ask.prefix]
-        held = self._held.setdefault(sequence, _Held())
+        held = self._held.get(sequence)
+        if held is None:
+            held = self._held[sequence] = self._begin(sequence)
         self._held.move_to_end(sequence)
-        num_cached = min(_num_common(held.ids, wanted), len(wanted) - 1)
-        del held.ids[num_cached:]
+        self._rewind(held, min(_num_common(held.ids, wanted), len(wanted) - 1))
+        self._publish(held, sequence)
+        num_cached = len(held.ids)
         room = min(ask.room, self._max_context - len(wanted) + 1)
         if room > 0:
             room = min(room, self._reserve(held, len(wanted) + room - 1, drafting) - len(wanted) + 1)
         return Lane(held.block_table, num_cached, wanted[num_cached:], room, held.ids) if room > 0 else None
+
+    def _begin(self, sequence: Sequence) -> _Held:
+        """What is known of its committed tokens already; the last one is left out, for its row."""
+        held, pool = _Held(), self._pool
+        if not pool.enable_prefix_caching:
+            return held
+        hashes = self._hashes(held, sequence, (sequence.num_tokens - 1) // pool.block_size)
+        held.block_table.extend(pool.find_prefix(hashes))
+        pool.acquire(held.block_table)
+        held.hashes = hashes[: len(held.block_table)]
+        held.ids = sequence.token_ids(0, len(held.block_table) * pool.block_size)
+        return held
+
+    def _rewind(self, held: _Held, num_tokens: int) -> None:
+        """Forget all but the first num_tokens, and a few more where their block is not to be written into."""
+        if num_tokens == len(held.ids):
+            return
+        pool, num_kept = self._pool, num_tokens // self._pool.block_size
+        if num_kept < len(held.block_table) and not pool.is_plain(held.block_table[num_kept]):
+            num_tokens = num_kept * pool.block_size
+        else:
+            num_kept += 1
+        pool.release(held.block_table[num_kept:])
+        del held.block_table[num_kept:], held.ids[num_tokens:], held.hashes[num_tokens // pool.block_size :]
+
+    def _publish(self, held: _Held, sequence: Sequence) -> None:
+        """Let others find the blocks that are full of committed tokens."""
+        pool, known = self._pool, len(held.hashes)
+        if pool.enable_prefix_caching:
+            held.hashes = self._hashes(held, sequence, min(len(held.ids), sequence.num_tokens) // pool.block_size)
+            for place in range(known, len(held.hashes)):
+                pool.publish(held.block_table[place], held.hashes[place])
+
+    def _hashes(self, held: _Held, sequence: Sequence, count: int) -> list[bytes]:
+        """Of the sequence's first blocks, on from those held."""
+        pool, hashes = self._pool, list(held.hashes)
+        while len(hashes) < count:
+            place = len(hashes)
+            parent = hashes[-1] if place else pool.root_hash(sequence.request.cache_salt)
+            ids = sequence.token_ids(place * pool.block_size, (place + 1) * pool.block_size)
+            hashes.append(pool.block_hash(parent, ids))
+        return hashes
 
     def _reserve(self, held: _Held, num_tokens: int, drafting: set[Sequence]) -> int:
         """Blocks for num_tokens, as far as they can be had; the tokens that there are blocks for."""

@@ -37,6 +37,10 @@ from safegen.engine.speculate.draft_cache import DraftCache, Lane, Reserve, Shar
 from safegen.errors import EngineError
 from safegen.grammars.constraint import Constraint, MaskRows
 
+# The chance of a token of which the draft model is not sure at all. It may be right all the same, the more so if both
+# draw it by one number, or by the rejection rule; and what is never tried is never measured.
+_GREEDY_FLOOR, _DRAWN_FLOOR = 0.25, 0.5
+
 Forward = Callable[[ForwardBatch, RowMasks | None], NDArray[np.float32]]
 
 
@@ -185,10 +189,10 @@ class _Run:
         law = target.law
         if params.temperature == 0.0:
             token_id = int(law.ids[0])
-            self._chances.append(_confidence(row, words, target, token_id))
+            self._chances.append(_opinion(_GREEDY_FLOOR, _confidence(row, words, target, token_id)))
             return token_id
         token_id = draw(law, self._number())
-        self._chances.append(float(law.probs.max()))  # of the row alone: of x it is min(1, p(x) / q(x))
+        self._chances.append(_opinion(_DRAWN_FLOOR, float(law.probs.max())))  # of the row; not of what was drawn
         if params.seed is None:
             probs = np.zeros(self._vocab_size)
             probs[law.ids] = law.probs
@@ -231,6 +235,10 @@ def _goes_on(constraint: Constraint, ids: tuple[int, ...]) -> bool:
         return constraint.advance(ids) is None and not constraint.is_complete()
     except Exception:  # whatever a constraint raises about a guess
         return False
+
+
+def _opinion(floor: float, confidence: float) -> float:
+    return floor + (1.0 - floor) * confidence
 
 
 def _confidence(row: NDArray[np.float32], words: NDArray[np.int32] | None, target: Target, token_id: int) -> float:

@@ -57,7 +57,8 @@ class ModelCore:
         self.backend = backend or FakeBackend()
         self.draft = self.backend if kind == "self" else FakeBackend(max_context=max_context)
         self.cache = OwnCache(max_context)
-        self.num_drafting = 0  # forwards
+        self.num_drafting, self.is_drafting = 0, False  # forwards
+        self.now_s = 0.0
         drafter = ModelDrafter(
             kind,
             self._forward_of(shape),
@@ -68,17 +69,37 @@ class ModelCore:
         )
         self.drafter = drafter
         seam: Any = self.backend if kind == "self" else _Paired(self.backend, self.draft, self.cache)
-        speculator = Speculator([drafter], max_tokens_a_draft=max_tokens_a_draft, adaptive=adaptive)
+        speculator = Speculator(
+            [drafter], max_tokens_a_draft=max_tokens_a_draft, adaptive=adaptive, clock=lambda: self.now_s
+        )
+        if kind == "model":
+            self.draft.check_writes = self._check_writes
         self.core: EngineCore = make_core(
             seam, num_blocks=num_blocks, speculator=speculator, token_bytes=token_bytes, **settings
         )
 
+    def takes(self, target_s: float, draft_s: float) -> None:
+        """Time goes by in forwards alone, so much in each."""
+
+        def pass_time(batch: ForwardBatch) -> None:
+            self.now_s += draft_s if self.is_drafting else target_s
+
+        self.backend.on_forward = self.draft.on_forward = pass_time
+        self.core._clock = lambda: self.now_s
+
     def _forward_of(self, shape: Shape) -> Callable[[ForwardBatch, RowMasks | None], NDArray[np.float32]]:
         def forward(batch: ForwardBatch, masks: RowMasks | None) -> NDArray[np.float32]:
-            self.num_drafting += 1
-            return shape(self.draft.forward(batch, masks))
+            self.num_drafting, self.is_drafting = self.num_drafting + 1, True
+            try:
+                return shape(self.draft.forward(batch, masks))
+            finally:
+                self.is_drafting = False
 
         return forward
+
+    def _check_writes(self, block_ids: set[int]) -> None:
+        pool = self.cache._pool
+        assert all(pool.is_plain(block_id) for block_id in block_ids), "a block of the draft model that others use"
 
     @property
     def has_all_blocks(self) -> bool:

@@ -42,14 +42,14 @@ def loader(folder: Path, kernels: str) -> Load:
     return loaded
 
 
-def requests(count: int, temperature: float) -> list[Any]:
+def requests(count: int, temperature: float, max_tokens: int = 30) -> list[Any]:
     lengths = itertools.cycle([3, 21, 9, 1, 14])
     return [
         make_request(
             f"r{number}",
             random_ids(length, number),
             constrained=number % 2 == 1,
-            max_tokens=30,
+            max_tokens=max_tokens,
             temperature=temperature,
             seed=number,
             stop_ids=(STOP,),
@@ -94,7 +94,7 @@ def test_answers_are_bitwise_those_without_drafts(load: Load, kind: str, tempera
 @pytest.mark.parametrize("kind", ["model", "self"])
 def test_so_they_are_on_the_reference_kernels(kind: str, tmp_path: Path) -> None:
     load = loader(tmp_path, "reference")
-    wanted, found = (drive(core_of(load, each), requests(3, 0.9)) for each in (None, kind))
+    wanted, found = (drive(core_of(load, each), requests(3, 0.9, 9)) for each in (None, kind))
     assert {key: one.token_ids for key, one in found.items()} == {key: one.token_ids for key, one in wanted.items()}
 
 
