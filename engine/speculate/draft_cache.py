@@ -57,7 +57,9 @@ class DraftCache(Protocol):
     def block_size(self) -> int: ...
 
     def lanes(self, asks: Ids[Ask]) -> list[Lane | None]:
-        """One an ask, with the last token before the draft pending at least; None where there is no room now."""
+        """One an ask, with the last token before the draft pending at least; None where there is no room now, and for
+        a sequence that waits: where it is admitted without its draft because that is too long, what was drafted has
+        decided whether it is verified, and a sampled draft then has no longer the law q."""
         ...
 
     def release(self, sequence: Sequence) -> None:
@@ -106,6 +108,8 @@ class OwnCache:
 
     def _lane(self, ask: Ask, drafting: set[Sequence]) -> Lane | None:
         sequence = ask.sequence
+        if not sequence.block_table:
+            return None
         wanted = [*sequence.token_ids(0, sequence.num_tokens), *ask.prefix]
         held = self._held.get(sequence)
         if held is None:

@@ -10,7 +10,7 @@ top-k, ...) over the draft model's logits, so q is masked, renormalised, and as 
                            without a drafter, whatever the drafts' lengths
     sampled without one    a draw from q by a number of its own; verified by the rejection rule, with q
 
-The number of a sampled draft is that of (seed, index, position, forwards so far): drafting again at a position takes a
+The number of a sampled draft is that of (seed, index, position, proposals so far): drafting again at a position takes a
 fresh one, so that what was drafted before, and what was decided because of it, tells nothing of it.
 
 A draft ends after a token, never before one because of what it is: after a stop id, after what completes the answer,
@@ -69,6 +69,7 @@ class ModelDrafter:
         self._max_tokens_a_forward = max_tokens_a_forward
         self._least_reach = least_reach
         self._masks = MaskRows.allocate(1, vocab_size)
+        self._num_proposals = 0
 
     def attach(self, reserve: Reserve, block_size: int) -> None:
         """What the engine lends to a drafter that computes in its blocks."""
@@ -76,10 +77,8 @@ class ModelDrafter:
             self._cache.attach(reserve, block_size)
 
     def propose(self, asks: Ids[Ask]) -> Ids[Draft]:
-        runs = [
-            None if lane is None else _begin(ask, lane, self._vocab_size, self._least_reach)
-            for ask, lane in zip(asks, self._cache.lanes(asks))
-        ]
+        self._num_proposals += 1
+        runs = [None if lane is None else self._begin(ask, lane) for ask, lane in zip(asks, self._cache.lanes(asks))]
         going, has_drawn = self._caught_up([run for run in runs if run is not None]), False
         while going:
             going, masks = self._fill(going)
@@ -97,6 +96,24 @@ class ModelDrafter:
 
     def release(self, sequence: Sequence) -> None:
         self._cache.release(sequence)
+
+    def _begin(self, ask: Ask, lane: Lane) -> _Run | None:
+        """None where nothing can come after the prefix."""
+        constraint = ask.sequence.constraint
+        if not ask.sequence.request.stop_ids.isdisjoint(ask.prefix):
+            return None
+        if constraint is not None:
+            constraint = constraint.fork()
+            if ask.prefix and not _goes_on(constraint, ask.prefix):
+                return None
+        return _Run(
+            ask,
+            lane,
+            constraint,
+            vocab_size=self._vocab_size,
+            least_reach=self._least_reach,
+            num_proposals=self._num_proposals,
+        )
 
     def _caught_up(self, runs: list[_Run]) -> list[_Run]:
         """Those whose tokens so far fit the next forward; as much of the others as fits is computed now."""
@@ -144,13 +161,21 @@ class _Run:
     """A sequence's draft in the making."""
 
     def __init__(
-        self, ask: Ask, lane: Lane, constraint: Constraint | None, vocab_size: int, least_reach: float
+        self,
+        ask: Ask,
+        lane: Lane,
+        constraint: Constraint | None,
+        *,
+        vocab_size: int,
+        least_reach: float,
+        num_proposals: int,
     ) -> None:
         self.lane = lane
         self.constraint = constraint
         self._sequence = ask.sequence
         self._prefix = ask.prefix
         self._vocab_size = vocab_size
+        self._num_proposals = num_proposals
         self._ids: list[int] = []
         self._probs: list[NDArray[np.float64]] = []
         self._chances: list[float] = []
@@ -204,7 +229,7 @@ class _Run:
         seed, place = sequence.context.seed, sequence.num_output_tokens + len(self._prefix) + len(self._ids)
         if sequence.request.params.seed is not None:
             return rng.uniform(seed, sequence.index, place, sequence.num_retracts)
-        return rng.uniform(seed, sequence.index, place, sequence.num_forwards, rng.DRAFT)
+        return rng.uniform(seed, sequence.index, place, self._num_proposals, rng.DRAFT)
 
     def _history(self) -> History:
         before = self._sequence.history()
@@ -215,18 +240,6 @@ class _Run:
 
     def _advance(self, token_id: int) -> bool:
         return self.constraint is None or _goes_on(self.constraint, (token_id,))
-
-
-def _begin(ask: Ask, lane: Lane, vocab_size: int, least_reach: float) -> _Run | None:
-    """None where nothing can come after the prefix."""
-    constraint = ask.sequence.constraint
-    if not ask.sequence.request.stop_ids.isdisjoint(ask.prefix):
-        return None
-    if constraint is not None:
-        constraint = constraint.fork()
-        if ask.prefix and not _goes_on(constraint, ask.prefix):
-            return None
-    return _Run(ask, lane, constraint, vocab_size, least_reach)
 
 
 def _goes_on(constraint: Constraint, ids: tuple[int, ...]) -> bool:

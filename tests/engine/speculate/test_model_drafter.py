@@ -228,7 +228,7 @@ def test_a_draft_model_with_a_short_context_stops_at_its_end(max_context: int) -
     made = ModelCore("model", max_context=max_context)
     assert_naive(made, [make_request("a", [1, 2, 3], max_tokens=30, seed=1, stop_ids=())])
     assert max(int(batch.context_len.max()) for batch in made.draft.batches) == max_context
-    assert made.core.stats().accepted_tokens == max_context - 3
+    assert made.core.stats().accepted_tokens == max_context - 4
 
 
 def test_a_second_model_computes_a_prompt_that_it_knows_no_second_time() -> None:
