@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 _MAX_FAULTS = 8
 _DEFAULT_CHANCE = 0.6
 _FIRST = "first"
+_FREE_MARGIN, _FREE_HIGHEST = 1.4, 0.97  # free text gives up steps that are computed ahead (engine/ahead.py), too
 _NEW_SHARE = 0.1
 _KEEP_UNASKED = 0.995
 _SUM_TOLERANCE = 1e-3
@@ -182,6 +183,8 @@ class Speculator:
         threshold: float,
     ) -> None:
         sequence = growing.sequence
+        if sequence.constraint is None:
+            threshold = min(_FREE_MARGIN * threshold, _FREE_HIGHEST)
         factor = self._luck_of(sequence, name).factor
         type_key = sequence.request.type_key
         kinds: list[tuple[Hashable, ...]] = []
