@@ -117,7 +117,10 @@ class BruteForce:
 
 
 def exact(text: str) -> int | Decimal:
+    """ValueError for a number with more digits than any answer has: as an int it would fill the memory."""
     value = Decimal(text)
+    if value.adjusted() > 5000:
+        raise ValueError(f"{value.adjusted()} digits")
     return int(value) if value == value.to_integral_value() else value
 
 
