@@ -31,7 +31,9 @@ _log = logging.getLogger(__name__)
 _MAX_FAULTS = 8
 _DEFAULT_CHANCE = 0.6
 _FIRST = "first"
-_FREE_MARGIN, _FREE_HIGHEST = 1.4, 0.97  # free text gives up steps that are computed ahead (engine/ahead.py), too
+# A cheap guess in free text gives up steps that are computed ahead (engine/ahead.py), too; a costly one has shown its
+# worth before it was asked for.
+_FREE_MARGIN, _FREE_HIGHEST = 1.4, 0.97
 _NEW_SHARE = 0.1
 _KEEP_UNASKED = 0.995
 _SUM_TOLERANCE = 1e-3
@@ -51,6 +53,7 @@ class Speculator:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._drafters = tuple(drafters)
+        self._cheap = frozenset(each.name for each in self._drafters if not each.is_costly)
         self.max_tokens_a_step = max_tokens_a_step if self._drafters else 0
         self._max_tokens_a_draft = max_tokens_a_draft
         self._adaptive = adaptive
@@ -183,7 +186,7 @@ class Speculator:
         threshold: float,
     ) -> None:
         sequence = growing.sequence
-        if sequence.constraint is None:
+        if sequence.constraint is None and name in self._cheap:
             threshold = min(_FREE_MARGIN * threshold, _FREE_HIGHEST)
         factor = self._luck_of(sequence, name).factor
         type_key = sequence.request.type_key
