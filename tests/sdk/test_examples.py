@@ -19,6 +19,7 @@ LAST_LINE = {
     "tools.py": "3 of 3 calls ran",
     "grammar_sql.py": "3 of 3 queries ran",
     "explain.py": "5 of 6 texts explained",
+    "speculation.py": "3 of 3 answers the same",
     "think.py": r"answered: answer='(yes|no|unclear)' confidence=[0-9.e-]+",
 }
 
