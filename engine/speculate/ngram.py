@@ -12,8 +12,7 @@ in the same draft.
 
 Requests that share their outputs have a *corpus*, in which matches are looked for too: the earlier outputs of requests
 of the same type and cache salt. Batch jobs over one schema repeat themselves. Corpora are bounded in number, each by
-its tokens.
-It is opt-in, since the time that an answer takes then tells something about the answers of others.
+its tokens. They are opt-in, since the time that an answer takes then tells something about the answers of others.
 
 How good a guess is depends on the length of its match, and on whether it begins a value, so acceptance is measured by
 these (estimate.py).

@@ -5,7 +5,8 @@ before, then what a small model makes of it. Each guess is cut to the room left:
 may still commit after it (its last token is drawn, not drafted), and `max_tokens_a_step` for all drafts together, which
 bounds mask rows and logits. It is cut where its chance falls below what its row costs (estimate.py).
 
-A drafter is not trusted. What it raises is logged once and counted; after `_MAX_FAULTS` in a row it is asked no more.
+A drafter is not trusted. What it raises, and what is no draft at all, is logged once and counted; after `_MAX_FAULTS`
+in a row it is asked no more.
 Ids outside the vocabulary end a draft, and so do probabilities that are no law. A request with a seed of its own, or a
 greedy one, takes sampled drafts as one-hot ones: its output is then the same token by token without them.
 """
@@ -61,6 +62,7 @@ class Speculator:
         self._acceptance = Acceptance()
         self._cost = StepCost()
         self._luck: dict[Sequence, dict[str, Luck]] = {}
+        self._logged: set[str] = set()  # drafters that have failed
         self._faults = dict.fromkeys((each.name for each in self._drafters), 0)
         self._seconds_a_token = dict.fromkeys(self._faults, 0.0)
         self._counts: dict[str, DraftCounts] = {}
@@ -131,8 +133,10 @@ class Speculator:
                     open_ones.append(each)
                     asks.append(each.ask(room))
             if asks:
-                for each, ask, draft in zip(open_ones, asks, self._ask(drafter, asks)):
-                    self._extend(each, ask, name, draft, wanted)
+                drafts = self._ask(drafter, asks)
+                sound = [self._extend(*one, wanted, name) for one in zip(open_ones, asks, drafts)]
+                if sound and all(sound):
+                    self._faults[name] = 0
         return ((each.sequence, each.parts) for each in growing.values() if each.parts)
 
     def _paying_room(self, growing: _Growing, name: str, room: int, wanted: float) -> int:
@@ -156,25 +160,31 @@ class Speculator:
                 raise ValueError(f"{len(drafts)} drafts for {len(asks)} sequences")
             num_tokens = sum(len(draft.ids) for draft in drafts)
         except Exception:
-            if not self._faults[drafter.name]:
-                _log.warning("drafter %r failed; its requests go on without it", drafter.name, exc_info=True)
-            self._faults[drafter.name] += 1
+            self._failed(drafter.name)
             return ()
-        self._faults[drafter.name] = 0
         if num_tokens:
             seconds = (self._clock() - started_s) / num_tokens
             before = self._seconds_a_token[drafter.name]
             self._seconds_a_token[drafter.name] = before + _NEW_SHARE * (seconds - before)
         return drafts
 
-    def _extend(self, growing: _Growing, ask: Ask, name: str, draft: Draft, threshold: float) -> None:
-        """Append what of a draft is sound and pays."""
+    def _failed(self, name: str) -> None:
+        """Called where an exception is handled."""
+        if name not in self._logged:
+            _log.warning("drafter %r failed; its requests go on without it", name, exc_info=True)
+            self._logged.add(name)
+        self._faults[name] += 1
+
+    def _extend(self, growing: _Growing, ask: Ask, draft: Draft, threshold: float, name: str) -> bool:
+        """Append what of a draft is sound and pays. False for what is not even shaped like a draft."""
         try:
             ids, probs = self._sound(draft, ask)
             if ids:
                 self._append(growing, name, draft, ids, probs, threshold)
-        except Exception:  # not even shaped like a draft
-            self._faults[name] += 1
+        except Exception:
+            self._failed(name)
+            return False
+        return True
 
     def _append(
         self,
@@ -276,7 +286,7 @@ class Speculator:
             try:
                 drafter.release(sequence)
             except Exception:
-                self._faults[drafter.name] += 1
+                self._failed(drafter.name)
 
 
 class _Growing:

@@ -173,12 +173,36 @@ def test_nan_in_the_middle_errors_its_row_alone() -> None:
     assert outcomes["r1", 0].token_ids == expected(requests)["r1", 0]
 
 
-def test_blocks_that_do_not_suffice_leave_single_steps() -> None:
-    """The pool holds the two answers and nothing to spare."""
+def test_blocks_that_do_not_suffice_leave_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two answers of four blocks each, in a pool of five."""
     requests = [request(f"r{number}", [3, 4, 5 + number], max_tokens=13, stop_ids=()) for number in range(2)]
+    core = ticking(make_core(AheadBackend(), num_blocks=5, enable_prefix_caching=False))
+    reserve, had_room = core.scheduler.reserve, list[bool]()
+
+    def observed(*arguments: Any) -> bool:
+        had_room.append(reserve(*arguments))
+        return had_room[-1]
+
+    monkeypatch.setattr(core.scheduler, "reserve", observed)
+    assert tokens(drive(core, requests)) == expected(requests)
+    assert set(had_room) == {False, True}
+
+
+def test_a_copy_that_fails_before_steps_ahead_ends_their_sequences_alone() -> None:
     backend = AheadBackend()
-    outcomes = drive(ticking(make_core(backend, num_blocks=8, enable_prefix_caching=False)), requests)
-    assert tokens(outcomes) == expected(requests)
+    core = ticking(make_core(backend))
+    asked = request("a", [1, 2, 3, 4, 5], n=2, max_tokens=30, seed=3, temperature=1.0, stop_ids=())
+
+    def broken(source: int, destination: int) -> None:
+        raise OSError("no copy")
+
+    for rows in (1, 2):
+        core._ahead._step_s[rows] = 0.001
+    backend.copy_block = broken  # type: ignore[method-assign]
+    assert {outcome.reason for outcome in drive(core, [asked]).values()} == {"error"}
+    del backend.copy_block
+    again = free_requests(2, 2)
+    assert tokens(drive(core, again)) == expected(again)
 
 
 def test_nobody_who_waits_is_kept_waiting() -> None:

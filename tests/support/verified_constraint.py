@@ -15,6 +15,7 @@ from itertools import product
 
 from safegen.errors import RetractsExhausted
 from safegen.grammars.constraint import WORD_BITS, Constraint, ConstraintViolation, MaskRows, NoCompletion, Retract
+from tests.support.fake_backend import FAKE_VOCAB
 
 OPENING, CLOSING = b"[(", b"])"
 Texts = frozenset[bytes]
@@ -55,6 +56,12 @@ def holds(text: bytes) -> bool:
 
 def arrays(items: str, lengths: Iterable[int]) -> list[bytes]:
     return [b"[" + "".join(found).encode() + b"]" for length in lengths for found in product(items, repeat=length)]
+
+
+# A small language, in tokens that begin nodes, end them and cross their edges, as a fake backend's vocabulary.
+LONE_ARRAYS = frozenset(b"x" + array for array in arrays("ab", [1, 2, 3]))
+_PIECES = [b"x", b"[", b"a", b"b", b"]", b"[a", b"b]", b"aa", b"x["]
+LONE_TOKENS: list[bytes | None] = [None, *_PIECES, *[None] * (FAKE_VOCAB - 1 - len(_PIECES))]
 
 
 @cache

@@ -15,8 +15,8 @@ from safegen.engine.speculate.base import NO_DRAFT, Ask, Draft
 from safegen.grammars.constraint import Retract
 from tests.support.drafters import cheating_speculator, coming_tokens, speculator_of
 from tests.support.engine_driver import ATOM, OPEN, STOP, Outcome, check, drive, make_core, make_request, naive
-from tests.support.fake_backend import FAKE_VOCAB, FakeBackend
-from tests.support.verified_constraint import VerifiedConstraint, arrays
+from tests.support.fake_backend import FakeBackend
+from tests.support.verified_constraint import LONE_ARRAYS, LONE_TOKENS, VerifiedConstraint
 
 PROMPT = [5, 7, 9]
 SAMPLED = {"temperature": 1.3, "seed": 3}
@@ -258,24 +258,9 @@ def test_a_prompt_in_chunks_keeps_its_draft_until_the_last_chunk() -> None:
 
 # --- retracts -------------------------------------------------------------------------------------------------------
 
-LANGUAGE = frozenset(b"x" + array for array in arrays("ab", [1, 2, 3]))
-TOKENS: list[bytes | None] = [
-    None,
-    b"x",
-    b"[",
-    b"a",
-    b"b",
-    b"]",
-    b"[a",
-    b"b]",
-    b"aa",
-    b"x[",
-    *[None] * (FAKE_VOCAB - 10),
-]
-
 
 def verified(seed: int) -> Request:
-    constraint = VerifiedConstraint(LANGUAGE, TOKENS, frozenset({STOP}))
+    constraint = VerifiedConstraint(LONE_ARRAYS, LONE_TOKENS, frozenset({STOP}))
     params = SamplingParams(temperature=1.0, seed=seed, max_tokens=30)
     return Request("a", tuple(PROMPT), params, frozenset({STOP}), constraint)
 
@@ -296,8 +281,8 @@ def test_a_retract_drops_what_was_drafted_after_it(monkeypatch: pytest.MonkeyPat
         return Draft((*coming_tokens(ask, 6), 2, 3, 5))
 
     for seed in range(25):
-        wanted = alone(verified(seed), make_core(token_bytes=TOKENS))
-        core = make_core(token_bytes=TOKENS, speculator=speculator_of(on_past_the_retract, 9))
+        wanted = alone(verified(seed), make_core(token_bytes=LONE_TOKENS))
+        core = make_core(token_bytes=LONE_TOKENS, speculator=speculator_of(on_past_the_retract, 9))
         got = alone(verified(seed), core)
         assert (got.token_ids, got.reason) == (wanted.token_ids, wanted.reason)
         assert got.finished is not None and wanted.finished is not None

@@ -109,6 +109,24 @@ def test_a_drafter_that_raises_is_logged_once_and_asked_no_more(
     assert len(calls) == 8
 
 
+@pytest.mark.parametrize("name", ["ids that are no numbers", "no ids at all", "kinds that cannot be hashed"])
+def test_a_drafter_that_gives_no_drafts_is_logged_once_and_asked_no_more(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def broken(ask: Ask) -> Draft:
+        calls.append(1)
+        return GARBAGE[name]
+
+    asked = make_request("a", [1, 9], max_tokens=30, stop_ids=())
+    with caplog.at_level(logging.WARNING):
+        outcome = drive(make_core(speculator=speculator_of(broken)), [asked])["a", 0]
+    assert outcome.token_ids == naive(asked)
+    assert sum("failed" in record.message for record in caplog.records) == 1
+    assert len(calls) == 8
+
+
 def test_a_drafter_that_fails_now_and_then_goes_on() -> None:
     calls: list[int] = []
 

@@ -20,9 +20,9 @@ from safegen.engine.speculate.vocabulary import check_same_vocabulary
 from safegen.errors import ModelLoadError
 from safegen.grammars.constraint import Retract
 from tests.support.engine_driver import STOP, drive, make_core, make_request, naive
-from tests.support.fake_backend import FAKE_VOCAB, FakeBackend
+from tests.support.fake_backend import FakeBackend
 from tests.support.model_drafts import KINDS, Kind, ModelCore, as_it_is, noised
-from tests.support.verified_constraint import VerifiedConstraint, arrays
+from tests.support.verified_constraint import LONE_ARRAYS, LONE_TOKENS, VerifiedConstraint
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -147,21 +147,6 @@ def test_cached_prompts_are_not_written_over(kind: Kind) -> None:
 
 # --- retract, cancel ------------------------------------------------------------------------------------------------
 
-LANGUAGE = frozenset(b"x" + array for array in arrays("ab", [1, 2, 3]))
-TOKENS: list[bytes | None] = [
-    None,
-    b"x",
-    b"[",
-    b"a",
-    b"b",
-    b"]",
-    b"[a",
-    b"b]",
-    b"aa",
-    b"x[",
-    *[None] * (FAKE_VOCAB - 10),
-]
-
 
 @each_kind
 def test_a_retract_takes_the_drafts_along(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +161,10 @@ def test_a_retract_takes_the_drafts_along(kind: Kind, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(VerifiedConstraint, "advance", note)
     for shape in (as_it_is, noised(1.0)):
-        made = ModelCore(kind, shape, token_bytes=TOKENS)
-        plain = make_core(token_bytes=TOKENS)
+        made = ModelCore(kind, shape, token_bytes=LONE_TOKENS)
+        plain = make_core(token_bytes=LONE_TOKENS)
         for seed in range(20):
-            constraint = VerifiedConstraint(LANGUAGE, TOKENS, frozenset({STOP}))
+            constraint = VerifiedConstraint(LONE_ARRAYS, LONE_TOKENS, frozenset({STOP}))
             params = SamplingParams(temperature=1.0, seed=seed, max_tokens=30)
             asked = Request("a", (5, 7, 9), params, frozenset({STOP}), constraint)
             wanted = drive(plain, [replace(asked, constraint=constraint.fork())])["a", 0]
