@@ -74,6 +74,10 @@ template <int bits> inline void unpack(const uint8_t* record, int p, W q[8]) {
     }
 }
 
+// A processor that spends a while on a record's rows does not look far enough ahead by itself: in tiles of many rows the
+// weights are asked for this much earlier. It may be past their end.
+constexpr int64_t kBytesAhead = 4096;
+
 // One block of 16 features for one tile of R rows.
 template <Packing packing, int R> void packed_tile(const PackedArgs& a, const Activations& x, int64_t first, int64_t block) {
     constexpr auto info = kPackingInfo[static_cast<int>(packing)];
@@ -91,6 +95,10 @@ template <Packing packing, int R> void packed_tile(const PackedArgs& a, const Ac
         for (int r = 0; r < R; ++r) acc[p][r] = vset1(0.0f);
     }
     for (int64_t g = 0; g < a.groups; ++g) {
+        if constexpr (R >= 8) {
+            SAFEGEN_UNROLL_TILE
+            for (int byte = 0; byte < info.bytes; byte += 64) __builtin_prefetch(record + kBytesAhead + byte);
+        }
         SAFEGEN_UNROLL_TILE
         for (int p = 0; p < kParts; ++p) {
             W q[8];
