@@ -130,11 +130,11 @@ def paged_attention(dtype: str, sequences: int, tokens: int) -> Callable[[], lis
     write = AttentionPlan(starts * CONTEXT, length, table, whole, whole % CONTEXT, BLOCK_SIZE)
     position = torch.arange(CONTEXT - tokens, CONTEXT, dtype=torch.int32).repeat(sequences)
     plan = AttentionPlan(starts * tokens, length, table, position, position, BLOCK_SIZE)
-    shape = (sequences * blocks, BLOCK_SIZE, KV_HEADS)
+    *shapes, scale_shape = KvLayer.shapes(sequences * blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM)
     layers = []
     for _ in range(LAYERS):
-        key, value = (torch.zeros((*shape, HEAD_DIM), dtype=getattr(torch, dtype)) for _ in range(2))
-        scales = [torch.zeros(shape) for _ in range(2)] if dtype == "int8" else [None, None]
+        key, value = (torch.zeros(shape, dtype=getattr(torch, dtype)) for shape in shapes)
+        scales = [torch.zeros(scale_shape) for _ in range(2)] if dtype == "int8" else [None, None]
         layers.append(KvLayer(key, value, *scales))
         native.kv_write(*torch.randn(2, sequences * CONTEXT, KV_HEADS, HEAD_DIM), layers[-1], write)
     return lambda: [native.paged_attention(q, layer, plan, scale=HEAD_DIM**-0.5) for layer in layers]

@@ -16,7 +16,7 @@ from safegen.engine import capacity
 from safegen.engine.config import KvCacheDtype
 from safegen.engine.models.config import ModelConfig
 from safegen.errors import CapacityError
-from safegen.kernels.api import KvLayer
+from safegen.kernels.api import KvLayer, Shape
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "int8": torch.int8}
 
@@ -37,10 +37,9 @@ def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
 
 def make_layers(config: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int) -> list[KvLayer]:
     """CapacityError when the memory cannot be had."""
-    scale_shape = (num_blocks, block_size, config.num_kv_heads)
-    shape = (*scale_shape, config.head_dim)
     try:
-        return [_make_layer(shape, scale_shape, dtype) for _ in range(config.num_layers)]
+        shapes = KvLayer.shapes(num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        return [_make_layer(*shapes, dtype) for _ in range(config.num_layers)]
     except (MemoryError, RuntimeError) as exc:
         wanted = num_blocks * block_size * bytes_per_token(config, dtype)
         raise CapacityError(
@@ -56,8 +55,8 @@ def copy_block(layers: list[KvLayer], source: int, destination: int) -> None:
                 tensor[destination] = tensor[source]
 
 
-def _make_layer(shape: tuple[int, ...], scale_shape: tuple[int, ...], dtype: torch.dtype) -> KvLayer:
-    key, value = _untouched_zeros(shape, dtype), _untouched_zeros(shape, dtype)
+def _make_layer(key_shape: Shape, value_shape: Shape, scale_shape: Shape, dtype: torch.dtype) -> KvLayer:
+    key, value = _untouched_zeros(key_shape, dtype), _untouched_zeros(value_shape, dtype)
     if dtype != torch.int8:
         return KvLayer(key, value)
     return KvLayer(
@@ -65,7 +64,7 @@ def _make_layer(shape: tuple[int, ...], scale_shape: tuple[int, ...], dtype: tor
     )
 
 
-def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _untouched_zeros(shape: Shape, dtype: torch.dtype) -> Tensor:
     """Zeros whose pages the operating system makes when they are touched. (torch.zeros writes them all.)"""
     numpy_dtype = {torch.float16: np.float16, torch.float32: np.float32, torch.int8: np.int8}[dtype]
     return torch.from_numpy(np.zeros(shape, dtype=numpy_dtype))

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 Quantization = Literal["int8", "int4"]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,10 @@ class AttentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class KvLayer:
-    """One layer's paged cache. key, value: [blocks, block_size, kv_heads, head_dim], float32, float16 or int8.
+    """One layer's paged cache, float32, float16 or int8. key: [blocks, kv_heads, head_dim, block_size], so that a query
+    meets neighbouring keys side by side; value: [blocks, kv_heads, block_size, head_dim].
 
-    key_scale, value_scale: [blocks, block_size, kv_heads] float32 beside int8, else None: a number is its int8 digit
+    key_scale, value_scale: [blocks, kv_heads, block_size] float32 beside int8, else None: a number is its int8 digit
     times the scale of its token's head, max|x| / 127.
     """
 
@@ -62,6 +64,18 @@ class KvLayer:
     value: Tensor
     key_scale: Tensor | None = None
     value_scale: Tensor | None = None
+
+    @staticmethod
+    def shapes(blocks: int, block_size: int, kv_heads: int, head_dim: int) -> tuple[Shape, Shape, Shape]:
+        """Of key, value, and each of the scales."""
+        heads = (blocks, kv_heads)
+        return (*heads, head_dim, block_size), (*heads, block_size, head_dim), (*heads, block_size)
+
+    def by_token(self) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
+        """Keys and their scales, values and theirs: views [blocks, block_size, kv_heads, head_dim], scales without the
+        last."""
+        scales = [None if each is None else each.transpose(1, 2) for each in (self.key_scale, self.value_scale)]
+        return (self.key.permute(0, 3, 1, 2), scales[0]), (self.value.transpose(1, 2), scales[1])
 
 
 class Ops(Protocol):
@@ -150,4 +164,4 @@ def ops(name: str, quantization: Quantization | None = None) -> Ops:
     raise ValueError(f"no kernels named {name!r}; choose 'reference' or 'cpu'")
 
 
-__all__ = ["AttentionPlan", "KvLayer", "Ops", "Quantization", "Weight", "ops"]
+__all__ = ["AttentionPlan", "KvLayer", "Ops", "Quantization", "Shape", "Weight", "ops"]

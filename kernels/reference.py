@@ -51,13 +51,15 @@ class ReferenceOps:
 
     def kv_write(self, key: Tensor, value: Tensor, cache: KvLayer, plan: AttentionPlan) -> None:
         slot = plan.slot.long()
-        for rows, kept, scales in ((key, cache.key, cache.key_scale), (value, cache.value, cache.value_scale)):
+        block_size = cache.value.shape[2]
+        at = slot // block_size, slot % block_size
+        for rows, (kept, scales) in zip((key, value), cache.by_token()):
             if scales is not None:
-                kept.flatten(0, 1)[slot], scales.flatten(0, 1)[slot] = _int8_digits(rows)
+                kept[at], scales[at] = _int8_digits(rows)
             elif kept.dtype == torch.float16:
-                kept.flatten(0, 1)[slot] = rows.clamp(-_LARGEST_HALF, _LARGEST_HALF).half()
+                kept[at] = rows.clamp(-_LARGEST_HALF, _LARGEST_HALF).half()
             else:
-                kept.flatten(0, 1)[slot] = rows
+                kept[at] = rows
 
     def paged_attention(
         self,
@@ -74,8 +76,7 @@ class ReferenceOps:
         for index, num_cached in enumerate(contexts):
             rows = slice(starts[index], starts[index + 1])
             blocks = plan.block_table[index, : -(-num_cached // plan.block_size)].long()
-            key = _cached(cache.key, cache.key_scale, blocks, num_cached)
-            value = _cached(cache.value, cache.value_scale, blocks, num_cached)
+            key, value = (_cached(*numbers, blocks, num_cached) for numbers in cache.by_token())
             visible = _visible(plan.position[rows], num_cached, window)
             output[rows] = _attend(q[rows], key, value, visible, scale, softcap)
         return output

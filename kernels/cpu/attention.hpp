@@ -1,8 +1,8 @@
 // Causal attention over a paged cache for query tokens of one sequence and the heads that share one key/value head.
 //
 // Online softmax over tiles of kKeyTile keys that start at multiples of kKeyTile in absolute position. A tile is read
-// once an item: keys turned over to fp32 columns, so that a register holds neighbouring keys at one dimension, values
-// to fp32 rows. All query rows of the item then pass over it, kAttendRows at a time, in register tiles; the few rows of
+// once an item: keys to fp32 columns, so that a register holds neighbouring keys at one dimension, as the cache keeps
+// them; values to fp32 rows. All query rows of the item then pass over it, kAttendRows at a time, in register tiles; the few rows of
 // a decoding step and the hundred of a prefill take the same way.
 //
 // For a query at position p every operation depends on p and on the keys and values alone: a score is one chain of
@@ -22,19 +22,21 @@ inline int64_t window_start(const AttentionArgs& a, int64_t position) {
 }
 
 // Walks block by block: a division for every key would cost as much as a dot product.
-inline void find_rows(const AttentionArgs& a, const AttentionItem& item, Tile& tile, int64_t low, int64_t high) {
+inline void find_keys(const AttentionArgs& a, const AttentionItem& item, Tile& tile, int64_t low, int64_t high) {
     tile.begin = low > tile.start ? low - tile.start : 0;
     tile.end = high < tile.start + kKeyTile ? high - tile.start : kKeyTile;
-    const std::int32_t* table = a.block_table + item.sequence * a.max_blocks;
-    int64_t block = (tile.start + tile.begin) / a.block_size, within = (tile.start + tile.begin) % a.block_size;
-    int64_t at = (table[block] * a.block_size + within) * a.kv_heads + item.kv_head;
-    for (int64_t i = 0; i < kKeyTile; ++i) tile.row[i] = at;
+    const std::int32_t* block = a.block_table + item.sequence * a.max_blocks + (tile.start + tile.begin) / a.block_size;
+    int64_t within = (tile.start + tile.begin) % a.block_size, head = *block * a.kv_heads + item.kv_head;
+    const auto find = [&](int64_t i) {
+        tile.row[i] = head * a.block_size + within;
+        tile.column[i] = head * a.head_dim * a.block_size + within;
+    };
+    for (int64_t i = 0; i < kKeyTile; ++i) find(i);
     for (int64_t i = tile.begin; i < tile.end; ++i) {
-        tile.row[i] = at;
-        at += a.kv_heads;
+        find(i);
         if (++within == a.block_size && i + 1 < tile.end) {
             within = 0;
-            at = table[++block] * a.block_size * a.kv_heads + item.kv_head;
+            head = *++block * a.kv_heads + item.kv_head;
         }
     }
 }
@@ -91,11 +93,9 @@ template <class Kv>
 inline void attend_all(const AttentionArgs& a, const AttentionItem& item, const Workspace& w, const Tile& tile,
                        const Tile& next) {
     if (a.key_scale) read_scales(a, w, tile);
-    if constexpr (Kv::kNarrow) {
-        if (w.rows <= kAttendRows && a.head_dim == w.padded)
-            return attend_cached<Kv>(a, w, seen(a, item, w, 0, tile.start), tile, next);
-    }
-    read_keys<Kv>(a, w, tile, next);
+    if (w.rows <= kAttendRows && a.head_dim == w.padded && has_runs(a))
+        return attend_cached<Kv>(a, w, seen(a, item, w, 0, tile.start), tile, next);
+    has_runs(a) ? read_keys<Kv>(a, w, tile, next) : gather_keys<Kv>(a, w, tile);
     read_values<Kv>(a, w, tile);
     for (int64_t first = 0; first < w.rows; first += kAttendRows)
         attend(a, w, first, seen(a, item, w, first, tile.start));
@@ -112,13 +112,13 @@ void attention(const AttentionArgs& a, const AttentionItem& item, float* scratch
     }
     Tile tiles[2];
     tiles[0].start = low / kKeyTile * kKeyTile;
-    find_rows(a, item, tiles[0], low, high);
+    find_keys(a, item, tiles[0], low, high);
     for (int which = 0; tiles[which].start < high; which ^= 1) {
         const Tile& tile = tiles[which];
         Tile& next = tiles[which ^ 1];
         next.start = tile.start + kKeyTile;
         const bool last = next.start >= high;
-        if (!last) find_rows(a, item, next, low, high);
+        if (!last) find_keys(a, item, next, low, high);
         with_kv(a.kv, [&]<class Kv>() { attend_all<Kv>(a, item, w, tile, last ? tile : next); });
     }
     finish(a, item, w);

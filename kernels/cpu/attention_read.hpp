@@ -37,31 +37,38 @@ struct Span {
     int64_t rows, begin[kAttendRows], end[kAttendRows];
 };
 
-// The keys of one tile that an item reads, and the places of their cached rows.
+// The keys of one tile that an item reads, and their places in the cache.
 struct Tile {
-    int64_t start, begin, end;  // absolute position of the tile; keys [begin, end) of it
-    int64_t row[kKeyTile];      // of keys outside [begin, end): that of begin
+    int64_t start, begin, end;                // absolute position of the tile; keys [begin, end) of it
+    int64_t row[kKeyTile], column[kKeyTile];  // which row of values; which number of the keys holds dimension 0. Outside
+                                              // [begin, end): those of begin
 };
 
-// Sixteen keys of `tile` from `first` on. Meanwhile the sixteen after them are asked for, in the next tile at the end of
-// this one, and their own values: blocks lie anywhere, which the processor does not foresee; asking for a whole tile at
-// once would hold up what is read now.
-struct KeyRows {
-    const uint8_t *at[16], *next_key[16], *own_value[16];
+// Whether 16 keys from a multiple of 16 on lie side by side.
+inline bool has_runs(const AttentionArgs& a) { return a.block_size % 16 == 0; }
 
-    KeyRows(const AttentionArgs& a, const Tile& tile, const Tile& next, int64_t first, int64_t head_bytes) {
+// Sixteen keys of `tile` from `first` on, side by side. While they are read, the same ones of the next tile are asked for
+// and their own values: blocks lie anywhere, which the processor does not foresee.
+struct KeyRun {
+    const uint8_t *keys, *next, *values;
+    int64_t stride;  // bytes from a dimension to the next
+
+    KeyRun(const AttentionArgs& a, const Tile& tile, const Tile& next_tile, int64_t first) {
         const auto *key = static_cast<const uint8_t*>(a.key), *value = static_cast<const uint8_t*>(a.value);
-        const int64_t* after = first + 16 < kKeyTile ? tile.row + first + 16 : next.row;
-        for (int k = 0; k < 16; ++k) {
-            at[k] = key + tile.row[first + k] * head_bytes;
-            next_key[k] = key + after[k] * head_bytes;
-            own_value[k] = value + tile.row[first + k] * head_bytes;
-        }
+        const int64_t bytes = safegen::cpu::kv_bytes(a.kv), from = first < tile.begin ? tile.begin : first;
+        keys = key + (tile.column[from] - (from - first)) * bytes;
+        next = key + next_tile.column[first] * bytes;
+        values = value + tile.row[from] * a.head_dim * bytes;
+        stride = a.block_size * bytes;
     }
-    void prefetch(int64_t byte) const {  // every 32 bytes: keys and values in turn
-        const uint8_t* const* rows = byte % 64 ? own_value : next_key;
-        if (byte % 32 == 0)
-            for (int k = 0; k < 16; ++k) __builtin_prefetch(rows[k] + byte / 64 * 64, 0, 2);
+    // The keys at dimension d.
+    template <class Kv> F column(int64_t d) const {
+        const int64_t byte = d * 16 * Kv::kNumber;
+        if (byte % 64 == 0 || stride > 16 * Kv::kNumber) __builtin_prefetch(next + d * stride, 0, 2);
+        if (byte % 64 == 32 || Kv::kNumber == 4) __builtin_prefetch(values + byte / 64 * 64, 0, 2);
+        F key;
+        Kv::decode(keys + d * stride, &key);
+        return key;
     }
 };
 
@@ -69,16 +76,24 @@ struct KeyRows {
 template <class Kv>
 inline void read_keys(const AttentionArgs& a, const Workspace& w, const Tile& tile, const Tile& next) {
     for (int64_t i = tile.begin / 16 * 16; i < tile.end; i += 16) {
-        const KeyRows rows(a, tile, next, i, a.head_dim * Kv::kNumber);
-        int64_t d = 0;
-        for (; d + 16 <= a.head_dim; d += 16) {
-            for (int64_t byte = 0; byte < 16 * Kv::kNumber; byte += 16) rows.prefetch(d * Kv::kNumber + byte);
-            Kv::columns(rows.at, d * Kv::kNumber, w.keys + d * kKeyTile + i);
-        }
-        if (d < a.head_dim) {
-            F run[16];
-            for (int k = 0; k < 16; ++k) run[k] = decode_tail<Kv>(rows.at[k] + d * Kv::kNumber, a.head_dim - d);
-            store_columns(run, w.keys + d * kKeyTile + i, kKeyTile);
+        const KeyRun run(a, tile, next, i);
+        for (int64_t d = 0; d < a.head_dim; ++d) store(w.keys + d * kKeyTile + i, run.column<Kv>(d));
+    }
+}
+
+// The same where they lie in blocks of any size, key by key.
+template <class Kv> inline void gather_keys(const AttentionArgs& a, const Workspace& w, const Tile& tile) {
+    const auto* key = static_cast<const uint8_t*>(a.key);
+    for (int64_t i = tile.begin / 16 * 16; i < tile.end; i += 16) {
+        const int64_t first = i < tile.begin ? tile.begin : i, last = tile.end < i + 16 ? tile.end : i + 16;
+        for (int64_t d = 0; d < a.head_dim; ++d) {
+            uint8_t numbers[16 * Kv::kNumber] = {};
+            for (int64_t k = first; k < last; ++k)
+                std::memcpy(numbers + (k - i) * Kv::kNumber, key + (tile.column[k] + d * a.block_size) * Kv::kNumber,
+                            Kv::kNumber);
+            F run;
+            Kv::decode(numbers, &run);
+            store(w.keys + d * kKeyTile + i, run);
         }
     }
 }

@@ -1,8 +1,8 @@
 // One tile of keys against one register tile of query rows: scores, running softmax, weighted values (attention.hpp
 // says why in this order). Internal linkage.
 //
-// Where all rows of an item make one register tile, as in decoding, narrow keys and values are used as they come from
-// the cache, converted in registers; else they are converted once to the workspace and read from there by every
+// Where all rows of an item make one register tile, as in decoding, keys and values are used as they come from the cache,
+// converted in registers; else they are converted once to the workspace and read from there by every
 // register tile. The operations of a row are the same either way.
 #pragma once
 
@@ -55,27 +55,40 @@ inline void score_tile(const AttentionArgs& a, const Workspace& w, int64_t row, 
         });
 }
 
-// The same from the cache, for a head_dim that is a multiple of 8.
+// The same from the cache, C runs of 16 keys from `first` on.
+template <class Kv, int R, int C>
+inline void score_runs(const AttentionArgs& a, const Workspace& w, const Tile& tile, const Tile& next, int64_t first) {
+    const auto run_at = [&](int c) { return KeyRun(a, tile, next, first + 16 * c); };
+    const KeyRun runs[4] = {run_at(0), run_at(C > 1), run_at(C > 2 ? 2 : 0), run_at(C > 3 ? 3 : 0)};
+    F acc[R][C];
+    SAFEGEN_UNROLL
+    for (int r = 0; r < R; ++r) {
+        SAFEGEN_UNROLL
+        for (int c = 0; c < C; ++c) acc[r][c] = zero();
+    }
+    for (int64_t d = 0; d < a.head_dim; ++d) {
+        F key[C];
+        SAFEGEN_UNROLL
+        for (int c = 0; c < C; ++c) key[c] = runs[c].template column<Kv>(d);
+        SAFEGEN_UNROLL
+        for (int r = 0; r < R; ++r) {
+            const F query = set1(w.queries[r][d]);
+            SAFEGEN_UNROLL
+            for (int c = 0; c < C; ++c) acc[r][c] = fma(query, key[c], acc[r][c]);
+        }
+    }
+    SAFEGEN_UNROLL
+    for (int r = 0; r < R; ++r) {
+        SAFEGEN_UNROLL
+        for (int c = 0; c < C; ++c) store(w.scores + r * kKeyTile + first + 16 * c, acc[r][c]);
+    }
+}
+
 template <class Kv, int R>
 inline void score_cached(const AttentionArgs& a, const Workspace& w, const Tile& tile, const Tile& next) {
-    for (int64_t i = tile.begin / 16 * 16; i < tile.end; i += 16) {
-        const KeyRows rows(a, tile, next, i, a.head_dim * Kv::kNumber);
-        F acc[R];
-        SAFEGEN_UNROLL
-        for (int r = 0; r < R; ++r) acc[r] = zero();
-        for (int64_t d = 0; d < a.head_dim; d += 8) {
-            rows.prefetch(d * Kv::kNumber);
-            const Columns8 eight = Kv::columns8(rows.at, d * Kv::kNumber);
-            SAFEGEN_UNROLL
-            for (int j = 0; j < 8; ++j) {
-                const F key = Kv::column(eight, j);
-                SAFEGEN_UNROLL
-                for (int r = 0; r < R; ++r) acc[r] = fma(set1(w.queries[r][d + j]), key, acc[r]);
-            }
-        }
-        SAFEGEN_UNROLL
-        for (int r = 0; r < R; ++r) store(w.scores + r * kKeyTile + i, acc[r]);
-    }
+    constexpr int most = kParts == 1 ? 4 : 1;
+    for (int64_t i = tile.begin / 16 * 16; i < tile.end; i += 16 * most)
+        with_count<most>((tile.end - i + 15) / 16, [&]<int C>() { score_runs<Kv, R, C>(a, w, tile, next, i); });
 }
 
 // s where begin <= lane < end, else -infinity.

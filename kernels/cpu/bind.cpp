@@ -55,7 +55,7 @@ void kv_write(const In& key, const In& value, const Out& key_cache, const Out& v
     const auto* v = checked<float>(value, "value", {tokens, heads, head_dim});
     const auto* s = checked<std::int32_t>(slot, "plan.slot", {tokens});
     check_range(s, tokens, cache.blocks * cache.block_size, "plan.slot");
-    const cpu::KvWriteArgs args{k, v, heads * head_dim, heads * head_dim, s, heads, head_dim,
+    const cpu::KvWriteArgs args{k, v, heads * head_dim, heads * head_dim, s, cache.block_size, heads, head_dim,
                                 cache.kind, cache.key, cache.value, cache.key_scale, cache.value_scale};
     const nb::gil_scoped_release release;
     cpu::kv_write(args, tokens);

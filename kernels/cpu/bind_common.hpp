@@ -138,7 +138,8 @@ class Weight {
     std::optional<In> memory_;
 };
 
-// A cache of any of its types, [blocks, block_size, kv_heads, head_dim] each, with scales for int8 alone.
+// A cache of any of its types: keys [blocks, kv_heads, head_dim, block_size], values [blocks, kv_heads, block_size,
+// head_dim], with scales for int8 alone.
 template <class Array> struct Cache {
     using Data = std::conditional_t<std::is_same_v<Array, In>, const void*, void*>;
     using Scales = std::conditional_t<std::is_same_v<Array, In>, const float*, float*>;
@@ -149,7 +150,7 @@ template <class Array> struct Cache {
 
     Cache(const Array& keys, const Array& values, const std::optional<Array>& key_scales,
           const std::optional<Array>& value_scales)
-        : blocks(dim(keys, 0)), block_size(dim(keys, 1)), kv_heads(dim(keys, 2)), head_dim(dim(keys, 3)) {
+        : blocks(dim(keys, 0)), block_size(dim(keys, 3)), kv_heads(dim(keys, 1)), head_dim(dim(keys, 2)) {
         if (keys.dtype() == nb::dtype<float>()) take<float>(cpu::KvKind::f32, keys, values);
         else if (keys.dtype() == nb::dtype<cpu::Half>()) take<cpu::Half>(cpu::KvKind::f16, keys, values);
         else if (keys.dtype() == nb::dtype<std::int8_t>()) take<std::int8_t>(cpu::KvKind::i8, keys, values);
@@ -158,15 +159,15 @@ template <class Array> struct Cache {
         if (key_scales.has_value() != scaled || value_scales.has_value() != scaled)
             fail("cache.key_scale", "an int8 cache has scales of keys and of values, others have none");
         if (!scaled) return;
-        key_scale = checked<float>(*key_scales, "cache.key_scale", {blocks, block_size, kv_heads});
-        value_scale = checked<float>(*value_scales, "cache.value_scale", {blocks, block_size, kv_heads});
+        key_scale = checked<float>(*key_scales, "cache.key_scale", {blocks, kv_heads, block_size});
+        value_scale = checked<float>(*value_scales, "cache.value_scale", {blocks, kv_heads, block_size});
     }
 
   private:
     template <class T> void take(cpu::KvKind k, const Array& keys, const Array& values) {
         kind = k;
         key = checked<T>(keys, "cache.key", {kAny, kAny, kAny, kAny});
-        value = checked<T>(values, "cache.value", {blocks, block_size, kv_heads, head_dim});
+        value = checked<T>(values, "cache.value", {blocks, kv_heads, block_size, head_dim});
     }
 };
 

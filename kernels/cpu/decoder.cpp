@@ -117,9 +117,9 @@ void Decoder::run_layer(ThreadPool::Session& session, const DecoderLayer& layer,
 void Decoder::rotate_and_write(ThreadPool::Session& session, const DecoderLayer& layer, const CacheRef& cache_layer,
                                const Step& step) {
     const RopeRef& table = step.ropes[static_cast<std::size_t>(layer.rope)];
-    const KvWriteArgs write{k_.data(), v_.data(), kv_heads * head_dim, kv_heads * head_dim, step.slot, kv_heads, head_dim,
-                            cache_layer.kind, cache_layer.key, cache_layer.value, cache_layer.key_scale,
-                            cache_layer.value_scale};
+    const KvWriteArgs write{k_.data(), v_.data(), kv_heads * head_dim, kv_heads * head_dim, step.slot,
+                            step.block_size, kv_heads, head_dim, cache_layer.kind, cache_layer.key, cache_layer.value,
+                            cache_layer.key_scale, cache_layer.value_scale};
     const auto turn = [&](float* x, int64_t count, const NormRef& norm, int64_t t) {
         float* row = x + t * count * head_dim;
         if (norm.weight)

@@ -48,8 +48,9 @@ enum class KvKind : int { f32, f16, i8 };
 
 static inline std::int64_t kv_bytes(KvKind kind) { return kind == KvKind::f32 ? 4 : kind == KvKind::f16 ? 2 : 1; }
 
-// Causal attention over a paged cache. key, value: [blocks, block_size, kv_heads, head_dim] of `kv`; key_scale,
-// value_scale: [blocks, block_size, kv_heads] for i8, else null.
+// Causal attention over a paged cache. key: [blocks, kv_heads, head_dim, block_size] of `kv`, neighbouring tokens side by
+// side, as a register of scores takes them; value: [blocks, kv_heads, block_size, head_dim]; key_scale, value_scale:
+// [blocks, kv_heads, block_size] for i8, else null.
 struct AttentionArgs {
     const float* q;  // token t's heads, [heads, head_dim], at q + t * q_stride
     float* out;      // likewise, at out + t * out_stride
@@ -77,7 +78,7 @@ struct KvWriteArgs {
     const float* value;  // likewise, at value + t * value_stride
     std::int64_t key_stride, value_stride;
     const std::int32_t* slot;  // [tokens], block * block_size + offset
-    std::int64_t kv_heads, head_dim;
+    std::int64_t block_size, kv_heads, head_dim;
     KvKind kv;
     void *key_cache, *value_cache;
     float *key_scale, *value_scale;  // i8 alone

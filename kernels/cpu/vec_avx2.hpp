@@ -74,36 +74,6 @@ inline float largest(const F& v) {  // any number where a lane is NaN
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
 
-// out[lane * stride + k] = lane of row[k], 8 x 8.
-inline void store_columns8(const __m256 row[8], float* out, std::int64_t stride) {
-    __m256 a[8], b[8];
-    for (int i = 0; i < 8; i += 2) {
-        a[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
-        a[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {  // b[i + j]: lanes j and j + 4 of rows i .. i + 3
-        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
-        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
-    }
-    for (int j = 0; j < 4; ++j) {
-        _mm256_storeu_ps(out + j * stride, _mm256_permute2f128_ps(b[j], b[j + 4], 0x20));
-        _mm256_storeu_ps(out + (j + 4) * stride, _mm256_permute2f128_ps(b[j], b[j + 4], 0x31));
-    }
-}
-
-// out[lane * stride + k] = lane of row[k], 16 x 16.
-inline void store_columns(const F row[16], float* out, std::int64_t stride) {
-    for (int k = 0; k < 16; k += 8) {
-        for (int part = 0; part < kParts; ++part) {
-            __m256 eight[8];
-            for (int i = 0; i < 8; ++i) eight[i] = row[k + i].p[part];
-            store_columns8(eight, out + 8 * part * stride + k, stride);
-        }
-    }
-}
-
 inline B b_where(B a, B bit, B yes) { return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(a, bit), bit), yes); }
 inline B b_bits(std::uint16_t bits, B yes) {
     const B spread = _mm_shuffle_epi8(_mm_set1_epi16(static_cast<short>(bits)),
@@ -124,14 +94,6 @@ inline void half2(const std::uint8_t* a, F& first, F& second) {
 
 inline V vload_f16(const std::uint8_t* a) { return _mm256_cvtph_ps(b_load(a)); }
 inline V vload_s8(const std::uint8_t* a) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(a))); }
-
-inline F f16_column(const Columns8& a, int j) {
-    return {{_mm256_cvtph_ps(_mm256_castsi256_si128(a.c[j])), _mm256_cvtph_ps(_mm256_extracti128_si256(a.c[j], 1))}};
-}
-inline F s8_column(const Columns8& a, int j) {
-    const auto floats = [](B half) { return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(half)); };
-    return {{floats(_mm256_castsi256_si128(a.c[j])), floats(_mm256_extracti128_si256(a.c[j], 1))}};
-}
 
 inline F from_u8(B a) {
     return {{_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)),

@@ -57,32 +57,6 @@ inline void reduce8(const F v[8], float sums[8]) {
 
 inline float largest(const F& v) { return _mm512_reduce_max_ps(v.p[0]); }  // any number where a lane is NaN
 
-// out[lane * stride + k] = lane of row[k], 16 x 16.
-inline void store_columns(const F row[16], float* out, std::int64_t stride) {
-    __m512 a[16], b[16];
-    for (int i = 0; i < 8; ++i) {
-        a[2 * i] = _mm512_unpacklo_ps(row[2 * i].p[0], row[2 * i + 1].p[0]);
-        a[2 * i + 1] = _mm512_unpackhi_ps(row[2 * i].p[0], row[2 * i + 1].p[0]);
-    }
-    const auto pair = [](__m512 x) { return _mm512_castps_pd(x); };
-    for (int i = 0; i < 16; i += 4) {  // b[i + j]: lanes j, j + 4, j + 8, j + 12 of rows i .. i + 3
-        b[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair(a[i]), pair(a[i + 2])));
-        b[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair(a[i]), pair(a[i + 2])));
-        b[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair(a[i + 1]), pair(a[i + 3])));
-        b[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair(a[i + 1]), pair(a[i + 3])));
-    }
-    for (int j = 0; j < 4; ++j) {
-        const __m512 even0 = _mm512_shuffle_f32x4(b[j], b[j + 4], 0x88);
-        const __m512 odd0 = _mm512_shuffle_f32x4(b[j], b[j + 4], 0xdd);
-        const __m512 even1 = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0x88);
-        const __m512 odd1 = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0xdd);
-        _mm512_storeu_ps(out + j * stride, _mm512_shuffle_f32x4(even0, even1, 0x88));
-        _mm512_storeu_ps(out + (j + 4) * stride, _mm512_shuffle_f32x4(odd0, odd1, 0x88));
-        _mm512_storeu_ps(out + (j + 8) * stride, _mm512_shuffle_f32x4(even0, even1, 0xdd));
-        _mm512_storeu_ps(out + (j + 12) * stride, _mm512_shuffle_f32x4(odd0, odd1, 0xdd));
-    }
-}
-
 inline B b_where(B a, B bit, B yes) { return _mm_maskz_mov_epi8(_mm_test_epi8_mask(a, bit), yes); }
 inline B b_bits(std::uint16_t bits, B yes) { return _mm_maskz_mov_epi8(bits, yes); }
 
@@ -106,9 +80,6 @@ inline V vload_s8(const std::uint8_t* a) { return _mm512_cvtepi32_ps(_mm512_cvte
 inline F from_u8(B a) { return {{_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(a))}}; }
 inline F from_s8(B a) { return {{_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a))}}; }
 inline F from_f16(const std::uint8_t* a) { return {{vload_f16(a)}}; }
-
-inline F f16_column(const Columns8& a, int j) { return {{_mm512_cvtph_ps(a.c[j])}}; }
-inline F s8_column(const Columns8& a, int j) { return {{_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(a.c[j]))}}; }
 
 // 16 halves and 16 signed bytes, to nearest even; the caller keeps them in range.
 inline void to_f16(std::uint8_t* a, const F& v) {

@@ -69,23 +69,6 @@ inline float largest(const F& v) {  // any number where a lane is NaN
     return vmaxvq_f32(vmaxq_f32(vmaxq_f32(v.p[0], v.p[1]), vmaxq_f32(v.p[2], v.p[3])));
 }
 
-// out[lane * stride + k] = lane of row[k], 16 x 16.
-inline void store_columns(const F row[16], float* out, std::int64_t stride) {
-    for (int part = 0; part < kParts; ++part)
-        for (int k = 0; k < 16; k += 4) {
-            const auto pair = [&](int i, bool high) {
-                const V a = row[k + i].p[part], b = row[k + i + 1].p[part];
-                return vreinterpretq_f64_f32(high ? vtrn2q_f32(a, b) : vtrn1q_f32(a, b));
-            };
-            float* to = out + 4 * part * stride + k;
-            for (int odd = 0; odd < 2; ++odd) {  // lanes odd and odd + 2
-                const float64x2_t first = pair(0, odd), second = pair(2, odd);
-                vstore(to + odd * stride, vreinterpretq_f32_f64(vtrn1q_f64(first, second)));
-                vstore(to + (odd + 2) * stride, vreinterpretq_f32_f64(vtrn2q_f64(first, second)));
-            }
-        }
-}
-
 using B = uint8x16_t;
 inline B b_load(const std::uint8_t* a) { return vld1q_u8(a); }
 inline B b_set1(int a) { return vdupq_n_u8(static_cast<std::uint8_t>(a)); }
@@ -146,34 +129,6 @@ inline F from_f16(const std::uint8_t* a) {
 inline F from_bf16(const std::uint8_t* a) {
     return each([&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(load_u16(a + 8 * i), 16)); });
 }
-
-// Eight neighbouring numbers of each of sixteen rows, by column: halves, or signed bytes.
-struct Columns8 {
-    F c[8];
-};
-template <class Read> inline Columns8 columns8(Read read) {
-    float square[8][16];
-    for (int k = 0; k < 16; ++k) {
-        float row[8];
-        read(k, row);
-        for (int j = 0; j < 8; ++j) square[j][k] = row[j];
-    }
-    Columns8 r;
-    for (int j = 0; j < 8; ++j) r.c[j] = each([&](int i) { return vload(square[j] + 4 * i); });
-    return r;
-}
-inline Columns8 f16_columns8(const std::uint8_t* const row[16], std::int64_t offset) {
-    return columns8([=](int k, float* to) {
-        for (int i = 0; i < 2; ++i) vstore(to + 4 * i, vload_f16(row[k] + offset + 8 * i));
-    });
-}
-inline Columns8 s8_columns8(const std::uint8_t* const row[16], std::int64_t offset) {
-    return columns8([=](int k, float* to) {
-        for (int i = 0; i < 2; ++i) vstore(to + 4 * i, vload_s8(row[k] + offset + 4 * i));
-    });
-}
-inline F f16_column(const Columns8& a, int j) { return a.c[j]; }
-inline F s8_column(const Columns8& a, int j) { return a.c[j]; }
 
 // 16 halves and 16 signed bytes, to nearest even; the caller keeps them in range.
 inline void to_f16(std::uint8_t* a, const F& v) {

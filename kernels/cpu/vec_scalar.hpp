@@ -126,12 +126,6 @@ inline float largest(const F& v) {  // any number where a lane is NaN
     return most;
 }
 
-// out[lane * stride + k] = lane of row[k], 16 x 16.
-inline void store_columns(const F row[16], float* out, std::int64_t stride) {
-    for (int lane = 0; lane < 16; ++lane)
-        for (int k = 0; k < 16; ++k) out[lane * stride + k] = row[k].p[0].v[lane];
-}
-
 struct B {
     std::uint8_t v[16];
 };
@@ -191,25 +185,6 @@ inline V vload_s8(const std::uint8_t* a) {
 }
 inline F from_f16(const std::uint8_t* a) { return {{vload_f16(a)}}; }
 
-
-// Eight neighbouring numbers of each of sixteen rows, by column: halves, or signed bytes.
-struct Columns8 {
-    F c[8];
-};
-template <class Number> inline Columns8 columns8(Number number) {
-    Columns8 r;
-    for (int j = 0; j < 8; ++j)
-        for (int k = 0; k < 16; ++k) r.c[j].p[0].v[k] = number(k, j);
-    return r;
-}
-inline Columns8 f16_columns8(const std::uint8_t* const row[16], std::int64_t offset) {
-    return columns8([=](int k, int j) { return half_at(row[k] + offset + 2 * j); });
-}
-inline Columns8 s8_columns8(const std::uint8_t* const row[16], std::int64_t offset) {
-    return columns8([=](int k, int j) { return static_cast<float>(static_cast<std::int8_t>(row[k][offset + j])); });
-}
-inline F f16_column(const Columns8& a, int j) { return a.c[j]; }
-inline F s8_column(const Columns8& a, int j) { return a.c[j]; }
 
 // 16 halves and 16 signed bytes, to nearest even; the caller keeps them in range.
 inline void to_f16(std::uint8_t* a, const F& v) {

@@ -19,10 +19,8 @@ class PagedRun:
         counts = [-(-length // block_size) for length in lengths]
         order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(11)).tolist()
         self.blocks = [[order.pop() for _ in range(count)] for count in counts]
-        shape = (sum(counts), block_size, config.num_kv_heads, config.head_dim)
-        self.cache = [
-            KvLayer(torch.full(shape, float("nan")), torch.full(shape, float("nan"))) for _ in range(config.num_layers)
-        ]
+        shapes = KvLayer.shapes(sum(counts), block_size, config.num_kv_heads, config.head_dim)[:2]
+        self.cache = [KvLayer(*(torch.full(shape, float("nan")) for shape in shapes)) for _ in range(config.num_layers)]
         self.num_computed = [0] * len(lengths)
 
     def step(self, chunks: Sequence[Sequence[int]], sampled_rows: Sequence[int] | None = None) -> list[Tensor]:

@@ -59,17 +59,18 @@ def int32(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
 
 def empty_cache(blocks: int, block_size: int, kv_heads: int, dim: int, dtype: torch.dtype = torch.float32) -> KvLayer:
     """A cache in which every number reads as NaN: reading a slot that was not written shows."""
-    key = torch.zeros((blocks, block_size, kv_heads, dim), dtype=dtype)
+    key_shape, value_shape, scale_shape = KvLayer.shapes(blocks, block_size, kv_heads, dim)
+    key, value = torch.zeros(key_shape, dtype=dtype), torch.zeros(value_shape, dtype=dtype)
     if dtype != torch.int8:
-        return KvLayer(key.fill_(torch.nan), key.clone())
-    scale = torch.full((blocks, block_size, kv_heads), torch.nan)
-    return KvLayer(key, key.clone(), scale, scale.clone())
+        return KvLayer(key.fill_(torch.nan), value.fill_(torch.nan))
+    scale = torch.full(scale_shape, torch.nan)
+    return KvLayer(key, value, scale, scale.clone())
 
 
 def cached(cache: KvLayer) -> tuple[Tensor, Tensor]:
     """What the cache's digits mean, fp32 [slots, kv_heads, head_dim]: the definition, apart from either backend."""
     numbers = []
-    for digits, scale in ((cache.key, cache.key_scale), (cache.value, cache.value_scale)):
+    for digits, scale in cache.by_token():
         numbers.append((digits.float() if scale is None else digits.float() * scale[..., None]).flatten(0, 1))
     return numbers[0], numbers[1]
 

@@ -285,7 +285,7 @@ def test_attention_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match=r"cache\.key_scale: an int8 cache has scales"):
         OPS.paged_attention(q, KvLayer(cache.key.to(torch.int8), cache.value.to(torch.int8)), plan, scale=1.0)
     with pytest.raises(ValueError, match=r"cache\.key_scale: an int8 cache has scales"):
-        OPS.kv_write(randn(3, 2, 16), randn(3, 2, 16), replace(cache, key_scale=torch.ones(4, 4, 2)), plan)
+        OPS.kv_write(randn(3, 2, 16), randn(3, 2, 16), replace(cache, key_scale=torch.ones(4, 2, 4)), plan)
     with pytest.raises(ValueError, match="q: must be contiguous"):
         OPS.paged_attention(randn(3, 16, 4).transpose(1, 2), cache, plan, scale=1.0)
     with pytest.raises(ValueError, match="window"):
@@ -299,6 +299,6 @@ def test_attention_arguments_are_checked() -> None:
 
 
 def test_a_step_without_tokens_gives_an_empty_result() -> None:
-    cache = KvLayer(torch.zeros(1, 4, 1, 16), torch.zeros(1, 4, 1, 16))
+    cache = empty_cache(1, 4, 1, 16)
     plan = AttentionPlan(int32([0]), int32([]), torch.zeros(0, 1, dtype=torch.int32), int32([]), int32([]), 4)
     assert OPS.paged_attention(torch.zeros(0, 2, 16), cache, plan, scale=1.0).shape == (0, 2, 16)

@@ -56,7 +56,8 @@ def test_paged_attention_equals_dense_attention(window: int | None, softcap: flo
     ]
     everything, num_blocks = paged(contexts, contexts)
     plan, _ = paged(contexts, queries)
-    cache = KvLayer(*(torch.full((num_blocks, BLOCK_SIZE, kv_heads, dim), float("nan")) for _ in range(2)))
+    shapes = KvLayer.shapes(num_blocks, BLOCK_SIZE, kv_heads, dim)[:2]
+    cache = KvLayer(*(torch.full(shape, float("nan")) for shape in shapes))
     OPS.kv_write(torch.cat([k for _, k, _ in full]), torch.cat([v for _, _, v in full]), cache, everything)
     q = torch.cat([q[n - m :] for (q, _, _), n, m in zip(full, contexts, queries)])
     got = OPS.paged_attention(q, cache, plan, scale=0.3, window=window, softcap=softcap)
@@ -68,10 +69,11 @@ def test_paged_attention_equals_dense_attention(window: int | None, softcap: flo
 
 def test_kv_write_touches_only_its_slots() -> None:
     plan, num_blocks = paged([6], [2])
-    cache = KvLayer(*(torch.zeros(num_blocks, BLOCK_SIZE, 1, 2) for _ in range(2)))
+    cache = KvLayer(*(torch.zeros(shape) for shape in KvLayer.shapes(num_blocks, BLOCK_SIZE, 1, 2)[:2]))
     OPS.kv_write(torch.ones(2, 1, 2), torch.full((2, 1, 2), 5.0), cache, plan)
     assert cache.key.sum() == 4 and cache.value.sum() == 20
-    assert torch.equal(cache.key.flatten(0, 1)[plan.slot.long()], torch.ones(2, 1, 2))
+    for (kept, _), written in zip(cache.by_token(), (1.0, 5.0)):
+        assert torch.equal(kept.flatten(0, 1)[plan.slot.long()], torch.full((2, 1, 2), written))
 
 
 def rotation(dim: int, positions: int) -> tuple[Tensor, Tensor]:
