@@ -28,9 +28,7 @@ inline void quantize_group(const float* x, int64_t n, std::int8_t* q, float* sca
     const F inverse = set1(nothing ? 0.0f : 127.0f / largest);
     store_s8(q, mul(low, inverse));
     store_s8(q + 16, mul(high, inverse));
-    std::int32_t first = 0, second = 0;
-    for (int i = 0; i < 16; ++i) first += q[i];
-    for (int i = 16; i < 32; ++i) second += q[i];
+    const std::int32_t first = sum_s8(q), second = sum_s8(q + 16);
     *scale = nothing ? 0.0f : largest / 127.0f;
     *scaled_sum = *scale * static_cast<float>(first + second);
     sum[0] = first;

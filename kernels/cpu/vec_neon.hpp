@@ -196,5 +196,6 @@ inline float largest_of(const F& a, const F& b) {  // NaN where there is one
     return value;
 }
 inline void store_s8(std::int8_t* to, const F& a) { vst1q_s8(to, rounded(a)); }
+inline std::int32_t sum_s8(const std::int8_t* a) { return vaddlvq_s8(vld1q_s8(a)); }  // of sixteen
 
 }  // namespace

@@ -285,5 +285,10 @@ inline void store_s8(std::int8_t* to, const F& a) {
         to[i] = static_cast<std::int8_t>(bits - 0x4b400000u);
     }
 }
+inline std::int32_t sum_s8(const std::int8_t* a) {  // of sixteen
+    std::int32_t sum = 0;
+    for (int i = 0; i < 16; ++i) sum += a[i];
+    return sum;
+}
 
 }  // namespace

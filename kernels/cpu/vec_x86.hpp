@@ -19,6 +19,13 @@ template <int n> inline B b_shr(B a) { return _mm_srli_epi16(a, n); }
 
 inline float half_at(const std::uint8_t* a) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_loadu_si16(a))); }
 
+// The sum of sixteen signed bytes.
+inline std::int32_t sum_s8(const std::int8_t* a) {
+    const B biased = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a)), _mm_set1_epi8(-128));
+    const __m128i halves = _mm_sad_epu8(biased, _mm_setzero_si128());
+    return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - 16 * 128;
+}
+
 // sums[i] = the sum of v[i]'s lanes, added as a tree: i + 4, i + 2, i + 1 (the callers have added i + 8).
 inline __m256 sum_lanes(const __m256 v[8]) {
     __m256 four[4], two[2];
