@@ -1,15 +1,21 @@
 """The tensors of the paged cache: their type, their bytes, and how they are made and copied.
 
 One `KvLayer` a layer, zeroed by the operating system as pages are touched, so an idle pool costs address space rather
-than memory. "auto" is float16 on the native kernels, which convert as they read and sum in fp32, and float32 on the
-reference, whose purpose is parity. A token's keys and values are rounded once, when they are written; what is read back
-does not depend on how the prompt was cut.
+than memory; a large one lies in huge pages. "auto" is float16 on the native kernels, which convert as they read and sum
+in fp32, and float32 on the reference, whose purpose is parity. A token's keys and values are rounded once, when they
+are written; what is read back does not depend on how the prompt was cut.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import mmap
+import sys
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from safegen.engine import capacity
@@ -19,6 +25,8 @@ from safegen.errors import CapacityError
 from safegen.kernels.api import KvLayer, Shape
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "int8": torch.int8}
+_LINE_BYTES, _HUGE_PAGE_BYTES = 64, 1 << 21
+_LARGE_BYTES = 2 * _HUGE_PAGE_BYTES  # of a tensor that may have huge pages: a few tokens make all of one resident
 
 
 def resolve_dtype(name: KvCacheDtype, kernels: str) -> torch.dtype:
@@ -40,7 +48,7 @@ def make_layers(config: ModelConfig, dtype: torch.dtype, num_blocks: int, block_
     try:
         shapes = KvLayer.shapes(num_blocks, block_size, config.num_kv_heads, config.head_dim)
         return [_make_layer(*shapes, dtype) for _ in range(config.num_layers)]
-    except (MemoryError, RuntimeError) as exc:
+    except (MemoryError, RuntimeError, OSError, OverflowError) as exc:
         wanted = num_blocks * block_size * bytes_per_token(config, dtype)
         raise CapacityError(
             f"{wanted} bytes for {num_blocks} KV blocks cannot be allocated. Fix: lower kv_cache_memory."
@@ -65,9 +73,26 @@ def _make_layer(key_shape: Shape, value_shape: Shape, scale_shape: Shape, dtype:
 
 
 def _untouched_zeros(shape: Shape, dtype: torch.dtype) -> Tensor:
-    """Zeros whose pages the operating system makes when they are touched. (torch.zeros writes them all.)"""
-    numpy_dtype = {torch.float16: np.float16, torch.float32: np.float32, torch.int8: np.int8}[dtype]
-    return torch.from_numpy(np.zeros(shape, dtype=numpy_dtype))
+    """Zeros whose pages the operating system makes when they are touched. (torch.zeros writes them all.)
+
+    A head's row begins where a cache line does, else it would lie in one more; large tensors get huge pages, where the
+    system has them."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    is_large = num_bytes >= _LARGE_BYTES
+    alignment = _HUGE_PAGE_BYTES if is_large else _LINE_BYTES
+    memory = _huge_pages(num_bytes + alignment) if is_large else np.zeros(num_bytes + alignment, dtype=np.uint8)
+    start = -memory.ctypes.data % alignment
+    return torch.from_numpy(memory[start : start + num_bytes]).view(dtype).view(shape)
+
+
+def _huge_pages(num_bytes: int) -> NDArray[np.uint8]:
+    """Untouched zeros of the process's own, in huge pages if the system grants them; plain ones elsewhere."""
+    if sys.platform != "linux":
+        return np.zeros(num_bytes, dtype=np.uint8)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype=np.uint8)
 
 
 __all__ = ["bytes_per_token", "copy_block", "make_layers", "resolve_dtype"]

@@ -169,6 +169,15 @@ def test_pool_bytes_are_the_published_arithmetic(narrow: ModelRunner) -> None:
     assert held == 3 * narrow.bytes_per_block(8)
 
 
+@pytest.mark.parametrize("narrow", DTYPES, indirect=True)
+@pytest.mark.parametrize("num_blocks", [3, 20_000])
+def test_pool_is_zeroed_and_begins_on_a_cache_line(narrow: ModelRunner, num_blocks: int) -> None:
+    narrow.allocate(num_blocks, 16)
+    for tensor in (tensor for layer in narrow._cache for tensor in tensors(layer)):
+        assert tensor.data_ptr() % 64 == 0 and tensor.is_contiguous()
+        assert not tensor[0].any() and not tensor[-1].any()
+
+
 def test_pool_that_cannot_be_had_is_a_capacity_error(runner: ModelRunner) -> None:
     with pytest.raises(CapacityError, match="kv_cache_memory"):
         runner.allocate(1 << 40, 16)
