@@ -38,6 +38,21 @@ if TYPE_CHECKING:
     )
     from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent, StreamEvent
     from safegen.explaining import Blamed, Explanation, explain
+    from safegen.guards import (
+        Allow,
+        Anonymize,
+        AuditRecord,
+        Block,
+        Custom,
+        Deanonymize,
+        Guard,
+        Guards,
+        GuardView,
+        Match,
+        Refusal,
+        Replace,
+        Retry,
+    )
     from safegen.limits import Limits
     from safegen.llm import LLM
     from safegen.output_type import OutputType
@@ -47,31 +62,44 @@ if TYPE_CHECKING:
     from safegen.types import Choice, Grammar, JsonSchema, Regex, Think
 
 _MODULE_OF = {
+    "Allow": "guards",
+    "Anonymize": "guards",
     "AsyncLLM": "async_llm",
+    "AuditRecord": "guards",
     "Blamed": "explaining",
+    "Block": "guards",
     "Cancelled": "errors",
     "CapacityError": "errors",
     "Choice": "types",
+    "Custom": "guards",
+    "Deanonymize": "guards",
     "DeltaEvent": "events",
     "EngineClosed": "errors",
     "EngineError": "errors",
-    "FinalEvent": "events",
     "Explanation": "explaining",
+    "FinalEvent": "events",
     "Finding": "checking",
     "Grammar": "types",
     "GrammarError": "errors",
+    "Guard": "guards",
     "GuardBlocked": "errors",
+    "GuardView": "guards",
+    "Guards": "guards",
     "InvalidOutput": "errors",
     "JsonSchema": "types",
     "LLM": "llm",
     "Limits": "limits",
+    "Match": "guards",
     "ModelLoadError": "errors",
     "OutputType": "output_type",
     "QueueFull": "errors",
+    "Refusal": "guards",
     "Refused": "errors",
     "Regex": "types",
+    "Replace": "guards",
     "RequestError": "errors",
     "Result": "result",
+    "Retry": "guards",
     "SafegenError": "errors",
     "SamplingParams": "engine.request",
     "SchemaError": "errors",
@@ -92,11 +120,17 @@ _MODULE_OF = {
 
 __all__ = [
     "LLM",
+    "Allow",
+    "Anonymize",
     "AsyncLLM",
+    "AuditRecord",
     "Blamed",
+    "Block",
     "Cancelled",
     "CapacityError",
     "Choice",
+    "Custom",
+    "Deanonymize",
     "DeltaEvent",
     "EngineClosed",
     "EngineError",
@@ -105,17 +139,24 @@ __all__ = [
     "Finding",
     "Grammar",
     "GrammarError",
+    "Guard",
     "GuardBlocked",
+    "GuardView",
+    "Guards",
     "InvalidOutput",
     "JsonSchema",
     "Limits",
+    "Match",
     "ModelLoadError",
     "OutputType",
     "QueueFull",
+    "Refusal",
     "Refused",
     "Regex",
+    "Replace",
     "RequestError",
     "Result",
+    "Retry",
     "SafegenError",
     "SamplingParams",
     "SchemaError",
@@ -171,6 +212,10 @@ def _module(name: str) -> Any:
             from safegen import explaining
 
             return explaining
+        case "guards":
+            from safegen import guards
+
+            return guards
         case "limits":
             from safegen import limits
 

@@ -18,7 +18,7 @@ from safegen.errors import Cancelled, QueueFull, RequestError
 from safegen.result import Result
 from safegen.run import Run
 from safegen.runtime import CallOptions, Runtime, Work
-from safegen.sampling import check_unsupported, merge_sampling
+from safegen.sampling import check_options, merge_sampling
 
 _QUEUE_FULL_PAUSE_S = 0.005
 _WINDOW_PER_SEQUENCE = 2  # so that the engine always has the next row waiting
@@ -64,7 +64,7 @@ def drive_batch(
             f"batch takes a list of prompts or of (prompt, type) pairs, got {type(rows).__name__}", field="rows"
         )
     runtime.check_open()
-    check_unsupported(options.guards, options.speculation)
+    check_options(options.guards, options.speculation)
     merge_sampling(options.params, options.sampling)
     works = (runtime.row(row, spec, options) for row in rows)
     return drive(runtime, works, window=_WINDOW_PER_SEQUENCE * runtime.max_num_seqs, wait_for_queue=True, stop=stop)

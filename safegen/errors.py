@@ -8,7 +8,7 @@ SafegenError
 ├── CapacityError    the request can never fit the KV cache
 │   └── QueueFull    too many requests wait; submit again later (back-pressure)
 ├── RequestError     an argument of a call is wrong: .field, .value
-├── GuardBlocked     status "blocked"
+├── GuardBlocked     status "blocked": .guard, .rule, .path, .stage
 ├── Truncated        status "truncated": the token limit came first
 ├── Refused          status "refused"
 ├── InvalidOutput    status "invalid", or an `ok` text that the independent validator refused
@@ -93,7 +93,23 @@ class RequestError(SafegenError):
 
 
 class GuardBlocked(SafegenError):
-    """A guard stopped the request or its output."""
+    """A guard stopped the request or its output. guard, rule: by whom and for what (rule is "error" or "timeout" for a
+    guard that failed). path: JSONPath of the text. stage: "input" or "output". Never holds the text itself."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        guard: str | None = None,
+        rule: str | None = None,
+        path: str | None = None,
+        stage: str | None = None,
+    ) -> None:
+        self.guard = guard
+        self.rule = rule
+        self.path = path
+        self.stage = stage
+        super().__init__(message)
 
 
 class Truncated(SafegenError):

@@ -19,7 +19,7 @@ from safegen.output_type import OutputType
 from safegen.prompt import Prompt
 from safegen.result import Result
 from safegen.runtime import CallOptions, Runtime
-from safegen.stream import Stream, start_stream
+from safegen.stream import Stream
 from safegen.tools import ToolCalls, Tools
 from safegen.types import Choice, Regex
 
@@ -37,7 +37,8 @@ class LLM:
     "float16" on the native kernels, "float32" on the reference; "int8" has a scale for each token's head. block_size:
     tokens a cache block. max_num_seqs: sequences computed at once. max_num_batched_tokens: tokens computed a step.
     enable_prefix_caching: reuse the cache of equal prompt beginnings. speculation: "auto", False or a Speculation: who
-    guesses tokens ahead, which saves forwards and changes no output; a call may leave it out or narrow it. guards: ().
+    guesses tokens ahead, which saves forwards and changes no output; a call may leave it out or narrow it. guards: what
+    no prompt may hold and no answer may say: a Guards, a guard or a list of them; a call may add more, never drop any.
     deterministic: bitwise equal results in company; on CPU that is always so. limits: see Limits.
 
     Raises ModelLoadError (no model, or one that cannot be used), CapacityError (the cache cannot hold a block) and
@@ -105,7 +106,7 @@ class LLM:
         prompt: a string or chat messages. type: what may come out, None is free text. params: a SamplingParams;
         **sampling: its fields by name (temperature=0.7, max_tokens=256, seed=1, ...), which win over params.
         show_schema: tell the model the type in its system prompt. cache_salt: requests share cached prompt beginnings
-        only with requests of the same salt.
+        only with requests of the same salt. guards: for this call, besides those of the LLM.
 
         Raises RequestError, SchemaError, GrammarError, CapacityError or EngineClosed for a call that cannot be
         served. Whatever happens after that is the Result's status.
@@ -143,7 +144,7 @@ class LLM:
         Leaving the block early cancels the request. Raises what `generate` raises.
         """
         options = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
-        return Stream(self._runtime, start_stream(self._runtime, prompt, type, options))
+        return Stream(self._runtime, self._runtime.stream(prompt, type, options))
 
     def batch(
         self,

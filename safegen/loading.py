@@ -14,7 +14,7 @@ from safegen.draft_models import DraftModels
 from safegen.errors import RequestError
 from safegen.limits import Limits
 from safegen.runtime import Runtime
-from safegen.sampling import check_unsupported
+from safegen.sampling import check_options
 from safegen.speculation import make_drafters, resolve_load
 
 Kernels = Literal["auto", "cpu", "reference"]
@@ -60,7 +60,7 @@ class LoadOptions:
         self._one_of("deterministic", (True, False))
         if not isinstance(self.limits, Limits):
             raise RequestError("limits takes a safegen.Limits", field="limits", value=self.limits)
-        check_unsupported(self.guards, self.speculation)
+        check_options(self.guards, self.speculation)
         resolve_load(self.speculation)
 
     def _one_of(self, name: str, choices: tuple[object, ...]) -> None:
@@ -116,4 +116,5 @@ def load_runtime(options: LoadOptions) -> Runtime:
         max_context=runner.max_context,
         max_num_seqs=options.max_num_seqs,
         speculation=speculation,
+        guards=options.guards,
     )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from safegen.grammars.markers import Wrap
     from safegen.grammars.matcher import Program
     from safegen.grammars.origins import Origins
+    from safegen.grammars.tool_formats import ToolFormat
     from safegen.think import Partial, ThinkType
 
 T = TypeVar("T")
@@ -64,7 +65,8 @@ class OutputType(Generic[T]):
     told. findings: how each keyword of the schema is handled. compile_ms: what compiling took. labels: of a Choice.
     partial: makes a reader of snapshots, of the answer without reasoning. template_tools: of Tools. markers: texts of
     the wire format; a control token that stands in one of them counts as its text. think: of a Think. fsm: of a
-    Regex(fsm=True), what the decoder is held to in place of program.
+    Regex(fsm=True), what the decoder is held to in place of program. answer_kind: of the answer without its reasoning.
+    tool_format: of Tools.
     """
 
     kind: Kind
@@ -80,6 +82,12 @@ class OutputType(Generic[T]):
     markers: tuple[str, ...] = field(default=(), repr=False)
     think: ThinkType | None = field(default=None, repr=False)
     fsm: FsmProgram | None = field(default=None, repr=False)
+    inner_kind: Kind | None = field(default=None, repr=False)
+    tool_format: ToolFormat | None = field(default=None, repr=False)
+
+    @property
+    def answer_kind(self) -> Kind:
+        return self.kind if self.inner_kind is None else self.inner_kind
 
     def read(self, text: str) -> T:
         """Parse and validate a finished text, independently of the decoder. Raises InvalidOutput with the reason."""
@@ -337,6 +345,7 @@ def _compile_tools(
         partial=lambda: PartialTools(form),
         template_tools=TemplateTools(made.tools, form.begin),
         markers=(form.begin, form.end, form.between),
+        tool_format=form,
     )
 
 
@@ -366,6 +375,7 @@ def _compile_think(
     return replace(
         inner,
         kind="think",
+        inner_kind=inner.kind,
         shown=told(inner.shown),
         _read=read,
         template_tools=None if tools is None else replace(tools, shown=told(tools.shown)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
 from safegen.engine.request import FinishReason, Timings, TokenLogprobs, Usage
 from safegen.errors import (
@@ -20,6 +20,9 @@ from safegen.errors import (
     SafegenError,
     Truncated,
 )
+
+if TYPE_CHECKING:
+    from safegen.guards.audit import AuditRecord
 
 T = TypeVar("T")
 
@@ -42,9 +45,12 @@ class Result(Generic[T]):
     value: the typed value; None unless status is "ok" (or "truncated" with a value: free text so far, or an answer
     that was closed near the token limit). text: the exact text that came out. finish_reason: "stop", "length",
     "cancelled", "error", or None when the request was never run. thinking: the reasoning of a Think type, as far as it
-    came; None for other types. audit: records of guards. logprobs: one entry an
-    output token, when asked for. alternatives: the further samples of n > 1. choices: label -> probability, for
-    Choice(..., probabilities=True). error: why status is not "ok".
+    came; None for other types. audit: the guards' decisions, in their order. logprobs: one entry an output token, when
+    asked for and no guard has changed the text. alternatives: the further samples of n > 1. choices: label ->
+    probability, for Choice(..., probabilities=True). error: why status is not "ok".
+
+    "blocked": a guard stopped the prompt or the answer. `.error`, a GuardBlocked, names guard, rule and path; text
+    is what a stream had shown; value is None, or a Refusal where the guards have on_block=Refusal.
     """
 
     value: T | None
@@ -52,7 +58,7 @@ class Result(Generic[T]):
     status: Status
     finish_reason: FinishReason | None
     usage: Usage = field(default=Usage(0, 0))
-    audit: tuple[object, ...] = ()
+    audit: tuple[AuditRecord, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = None
     timings: Timings = field(default=Timings(0.0, 0.0, 0.0))
     alternatives: tuple[Result[T], ...] = ()
@@ -64,9 +70,14 @@ class Result(Generic[T]):
         """The value of an "ok" result. Raises the error class of any other status; its `.result` is this Result."""
         if self.status == "ok":
             return cast(T, self.value)
+        if self.status == "blocked" and self.value is not None:  # a Refusal was asked for in place of an exception
+            return self.value
         reason = str(self.error) if self.error is not None else f"the answer ended with status {self.status!r}"
         failure = ERROR_OF_STATUS[self.status](reason)
         failure.result = self
+        if isinstance(failure, GuardBlocked) and isinstance(self.error, GuardBlocked):
+            for name in ("guard", "rule", "path", "stage"):
+                setattr(failure, name, getattr(self.error, name))
         raise failure from self.error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safegen.engine.request import Event, FinishedEvent, Request, Timings, TokenLogprobs, TokensEvent, Usage
 from safegen.errors import Cancelled, EngineClosed, EngineError, InvalidOutput, Truncated
@@ -17,6 +17,9 @@ from safegen.output_type import OutputType
 from safegen.result import Result, Status
 from safegen.text_stream import TextStream
 from safegen.think import ThinkStream
+
+if TYPE_CHECKING:
+    from safegen.guards.session import GuardSession, SampleGuard
 
 
 class Run:
@@ -29,9 +32,16 @@ class Run:
         token_bytes: Sequence[bytes | None],
         *,
         snapshots: bool = False,
+        guards: Sequence[SampleGuard] = (),
+        session: GuardSession | None = None,
     ) -> None:
+        """guards: one a sample, or none. session: what the Result is concluded by at the end, if this run is all."""
         self.request = request
-        self._samples = [_Sample(request, output_type, token_bytes, snapshots) for _ in range(request.params.n)]
+        self._samples = [
+            _Sample(request, output_type, token_bytes, snapshots, guards[number] if guards else None)
+            for number in range(request.params.n)
+        ]
+        self._session = session
         self._result: Result[Any] | None = None
 
     @property
@@ -42,6 +52,18 @@ class Run:
     def result(self) -> Result[Any]:
         assert self._result is not None, "the run has not ended"
         return self._result
+
+    @property
+    def is_stopped(self) -> bool:
+        """Guards have stopped every sample that still runs, so the engine need not go on."""
+        return all(each.finished or each.is_stopped for each in self._samples)
+
+    @property
+    def retry_hint(self) -> str | None:
+        """What to tell the model when a guard wants the answer asked for again."""
+        guard = self._samples[0].guard if len(self._samples) == 1 else None
+        stopped = None if guard is None else guard.stopped
+        return stopped.hint if stopped is not None and stopped.outcome == "retry" else None
 
     def feed(self, event: Event) -> list[StreamEvent]:
         """Take the next event of the engine. The last one of the last sequence judges the answers."""
@@ -56,7 +78,8 @@ class Run:
             shown.append(SnapshotEvent(sample.partial.snapshot(), event.index))
         if isinstance(event, FinishedEvent) and all(each.finished for each in self._samples):
             first, *others = [each.judge() for each in self._samples]
-            self._result = dataclasses.replace(first, alternatives=tuple(others)) if others else first
+            result = dataclasses.replace(first, alternatives=tuple(others)) if others else first
+            self._result = result if self._session is None else self._session.conclude(result)
             shown.append(FinalEvent(self._result))
         return shown
 
@@ -65,9 +88,17 @@ class _Sample:
     """One of a request's n sequences."""
 
     def __init__(
-        self, request: Request, output_type: OutputType[Any], token_bytes: Sequence[bytes | None], snapshots: bool
+        self,
+        request: Request,
+        output_type: OutputType[Any],
+        token_bytes: Sequence[bytes | None],
+        snapshots: bool,
+        guard: SampleGuard | None = None,
     ) -> None:
         self._output_type = output_type
+        self.guard = guard
+        self._is_streamed = snapshots
+        self._unguarded: list[str] = []  # text that waits for its end, where nobody watches it come
         self._wants_logprobs = request.params.logprobs is not None
         self._text_stream = TextStream(token_bytes, request.params.stop)
         self._text: list[str] = []
@@ -84,13 +115,33 @@ class _Sample:
         else:
             text = self._text_stream.finish(event.text_bytes)
             self.finished = event
+        if self.guard is not None:
+            text = self._guarded(text, self.guard)
         self._text.append(text)
         return ("", text) if self._think_stream is None else self._think_stream.feed(text)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.guard is not None and self.guard.stopped is not None
+
+    def _guarded(self, text: str, guard: SampleGuard) -> str:
+        """What the guards let out. An answer that nobody watches is looked at once, as a whole."""
+        if self._is_streamed:
+            text = guard.feed(text)
+            return text + guard.finish() if self.finished is not None else text
+        self._unguarded.append(text)
+        if self.finished is None:
+            return ""
+        return guard.feed("".join(self._unguarded)) + guard.finish()
 
     def judge(self) -> Result[Any]:
         assert self.finished is not None
         text = "".join(self._text)
-        status, value, error = _verdict(self._output_type, text, self.finished)
+        status, value, error = self._verdict(text, self.finished)
+        if self.guard is not None and (self.guard.changed or status == "blocked"):
+            self._wants_logprobs = False  # they name the tokens of what was taken out
+        if status == "blocked" and not self._is_streamed:
+            text = ""
         return Result(
             value=value,
             text=text,
@@ -102,6 +153,18 @@ class _Sample:
             thinking=None if self._output_type.think is None else self._output_type.think.split(text)[0],
             error=error,
         )
+
+    def _verdict(self, text: str, finished: FinishedEvent) -> tuple[Status, Any, Exception | None]:
+        guard = self.guard
+        if guard is None:
+            return _verdict(self._output_type, text, finished)
+        blocked = guard.blocked()
+        if blocked is not None:
+            return "blocked", None, blocked
+        status, value, error = _verdict(self._output_type, text, finished)
+        if status == "invalid" and guard.changed and finished.finish_reason != "error":
+            return "blocked", None, guard.blame()
+        return status, value, error
 
 
 def _verdict(output_type: OutputType[Any], text: str, finished: FinishedEvent) -> tuple[Status, Any, Exception | None]:
@@ -123,6 +186,15 @@ def _verdict(output_type: OutputType[Any], text: str, finished: FinishedEvent) -
     if finished.forced_close:
         return "truncated", value, Truncated(f"{limit}. It was closed in the shortest legal way")
     return "ok", value, None
+
+
+class EndedRun(Run):
+    """A run that is over before it began, such as one whose prompt a guard has stopped."""
+
+    def __init__(self, result: Result[Any]) -> None:
+        self._samples = []
+        self._session = None
+        self._result = result
 
 
 def closed_event(request: Request, index: int, error: Exception) -> FinishedEvent:

@@ -30,12 +30,14 @@ from safegen.output_type import OutputType, TypeCache
 from safegen.prompt import Prompt, chat_messages, plain_text, takes_tools
 from safegen.result import Result, failed
 from safegen.run import Run
-from safegen.sampling import check_unsupported, merge_sampling
+from safegen.sampling import check_options, has_guards, merge_sampling
 from safegen.speculation import OFF, Speculation, resolve_call
 
 if TYPE_CHECKING:
     from safegen.grammars.disk_cache import DiskCache
     from safegen.grammars.vocabulary import Vocabulary
+    from safegen.guards.guards import Guards
+    from safegen.guards.session import GuardSession, SampleGuard
 
 _SPACE_TOKENS = 8  # that a template may put after a start marker
 
@@ -103,7 +105,7 @@ def disk_cache(limits: Limits) -> DiskCache | None:
 
 class Runtime:
     """A model, ready to answer. max_context: tokens of prompt and answer together. max_num_seqs: sequences the engine
-    runs at once; sizes the window of a batch. speculation: what the engine's drafters are."""
+    runs at once; sizes the window of a batch. speculation: what the engine's drafters are. guards: of every call."""
 
     def __init__(
         self,
@@ -114,8 +116,14 @@ class Runtime:
         max_context: int,
         max_num_seqs: int,
         speculation: Speculation = OFF,
+        guards: Any = (),
     ) -> None:
         self.limits = limits
+        self._guards: Guards | None = None
+        if has_guards(guards):
+            from safegen.guards.guards import as_guards
+
+            self._guards = as_guards(guards)
         self.max_context = max_context
         self.max_num_seqs = max_num_seqs
         self.token_bytes = tokenizer.token_bytes
@@ -135,7 +143,7 @@ class Runtime:
     def prepare(self, prompt: Prompt, spec: Any, options: CallOptions) -> Job:
         """Check a call at the door. Raises RequestError, SchemaError, GrammarError or EngineClosed."""
         self.check_open()
-        check_unsupported(options.guards, options.speculation)
+        check_options(options.guards, options.speculation)
         speculation = resolve_call(options.speculation, self._speculation)
         params = merge_sampling(options.params, options.sampling)
         if options.cache_salt is not None and not isinstance(options.cache_salt, str):
@@ -158,8 +166,39 @@ class Runtime:
             )
         return Job(prompt_ids, output_type, params, stop_ids, options.cache_salt, speculation)
 
+    def prepare_stream(self, prompt: Prompt, spec: Any, options: CallOptions) -> Job:
+        """As `prepare`, for a stream."""
+        job = self.prepare(prompt, spec, options)
+        if job.output_type.probabilities:
+            raise RequestError("a stream has no label probabilities; use generate", field="type")
+        return job
+
+    def guards(self, given: Any) -> Guards | None:
+        """The guards of a call; None where there are none. Raises RequestError."""
+        if not has_guards(given):
+            return self._guards
+        from safegen.guarded import guards_of
+
+        return guards_of(self._guards, given)
+
+    def stream(self, prompt: Prompt, spec: Any, options: CallOptions) -> Run:
+        """The run behind a stream; raises what `prepare` raises."""
+        guards = self.guards(options.guards)
+        if guards is None:
+            return self.start(self.prepare_stream(prompt, spec, options), snapshots=True)
+        from safegen.guarded import guarded_stream
+
+        self.check_open()
+        return guarded_stream(self, prompt, spec, options, guards)
+
     def work(self, prompt: Prompt, spec: Any, options: CallOptions) -> Work:
         """The call as a generator of runs; raises what `prepare` raises, at the first step."""
+        guards = self.guards(options.guards)
+        if guards is not None:
+            from safegen.guarded import guarded_work
+
+            self.check_open()
+            return (yield from guarded_work(self, prompt, spec, options, guards))
         job = self.prepare(prompt, spec, options)
         if job.output_type.probabilities:
             from safegen.choices import choice_work
@@ -181,7 +220,14 @@ class Runtime:
         except Exception as error:
             return failed("error", error, "error")
 
-    def start(self, job: Job, *, snapshots: bool = False) -> Run:
+    def start(
+        self,
+        job: Job,
+        *,
+        snapshots: bool = False,
+        guards: Sequence[SampleGuard] = (),
+        session: GuardSession | None = None,
+    ) -> Run:
         """The run of a job, not yet submitted."""
         constraint = self.constraint(job.output_type, job.stop_ids, job.prompt_ids)
         request = Request(
@@ -197,7 +243,7 @@ class Runtime:
         )
         spoken = self._spoken(job.output_type, job.stop_ids)
         token_bytes = self._vocabulary(job.stop_ids, spoken).token_bytes if spoken else self.token_bytes
-        return Run(request, job.output_type, token_bytes, snapshots=snapshots)
+        return Run(request, job.output_type, token_bytes, snapshots=snapshots, guards=guards, session=session)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 

@@ -37,12 +37,18 @@ def merge_sampling(params: SamplingParams | None, sampling: Mapping[str, Any]) -
         raise RequestError(f"sampling options could not be read: {error}", value=dict(sampling)) from error
 
 
-def check_unsupported(guards: object, speculation: object) -> None:
-    """Refuse what this version cannot do, and what speculation is not, at the door. Raises RequestError."""
-    if guards is not None and tuple(guards if isinstance(guards, list | tuple) else (guards,)):
-        raise RequestError("guards are not supported in this version; pass guards=() or leave it out", field="guards")
+def check_options(guards: object, speculation: object) -> None:
+    """Refuse what guards and speculation are not, at the door. Raises RequestError."""
+    if has_guards(guards):
+        from safegen.guards.guards import as_guards
+
+        as_guards(guards)
     if speculation is not None:
         resolve(speculation)
+
+
+def has_guards(guards: object) -> bool:
+    return guards is not None and not (isinstance(guards, list | tuple) and not guards)
 
 
 def _unknown_option(name: str) -> str:

@@ -18,21 +18,13 @@ from typing import Any, Generic, TypeVar
 from safegen.drive import AsyncInbox, feed_async
 from safegen.engine.request import Event
 from safegen.errors import EngineClosed, RequestError
-from safegen.events import StreamEvent
+from safegen.events import FinalEvent, StreamEvent
 from safegen.prompt import Prompt
 from safegen.result import Result
 from safegen.run import Run
-from safegen.runtime import CallOptions, Job, Runtime
+from safegen.runtime import CallOptions, Runtime
 
 T = TypeVar("T")
-
-
-def start_stream(runtime: Runtime, prompt: Prompt, spec: Any, options: CallOptions) -> Run:
-    """The run behind a stream; raises what `Runtime.prepare` raises."""
-    job: Job = runtime.prepare(prompt, spec, options)
-    if job.output_type.probabilities:
-        raise RequestError("a stream has no label probabilities; use generate", field="type")
-    return runtime.start(job, snapshots=True)
 
 
 class Stream(Iterator[StreamEvent], Generic[T]):
@@ -49,7 +41,10 @@ class Stream(Iterator[StreamEvent], Generic[T]):
     def __enter__(self) -> Stream[T]:
         if self._cancel is not None:
             raise RequestError("a stream can be entered once; call stream(...) again")
-        self._runtime.submit(self._run, self._inbox.put)
+        if self._run.done:  # a guard stopped the prompt
+            self._ready.append(FinalEvent(self._run.result))
+        else:
+            self._runtime.submit(self._run, self._inbox.put)
         self._process_id = os.getpid()
         self._cancel = weakref.finalize(self, _cancel_unless_done, self._runtime, self._run)
         return self
@@ -72,6 +67,8 @@ class Stream(Iterator[StreamEvent], Generic[T]):
             if self._process_id != os.getpid():
                 raise EngineClosed("this process was forked from the stream's, which goes on there alone")
             self._ready.extend(self._run.feed(self._inbox.get()))
+            if self._run.is_stopped:  # by guards, so that the rest is of no use
+                _cancel_unless_done(self._runtime, self._run)
         return self._ready.popleft()
 
     def result(self) -> Result[T]:
@@ -97,9 +94,12 @@ class AsyncStream(AsyncIterator[StreamEvent], Generic[T]):
     async def __aenter__(self) -> AsyncStream[T]:
         if self._run is not None:
             raise RequestError("a stream can be entered once; call stream(...) again")
-        self._run = await asyncio.to_thread(start_stream, self._runtime, *self._call)
+        self._run = await asyncio.to_thread(self._runtime.stream, *self._call)
         self._inbox = AsyncInbox(asyncio.get_running_loop())
-        self._runtime.submit(self._run, self._inbox.put)
+        if self._run.done:  # a guard stopped the prompt
+            self._ready.append(FinalEvent(self._run.result))
+        else:
+            self._runtime.submit(self._run, self._inbox.put)
         self._cancel = weakref.finalize(self, _cancel_unless_done, self._runtime, self._run)
         return self
 
@@ -119,6 +119,8 @@ class AsyncStream(AsyncIterator[StreamEvent], Generic[T]):
             if self._run.done or not self._cancel.alive:
                 raise StopAsyncIteration
             self._ready.extend(await feed_async(self._run, await self._inbox.get()))
+            if self._run.is_stopped:  # by guards, so that the rest is of no use
+                _cancel_unless_done(self._runtime, self._run)
         return self._ready.popleft()
 
     async def result(self) -> Result[T]:

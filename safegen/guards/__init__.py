@@ -5,26 +5,53 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from safegen.guards.audit import AuditRecord
     from safegen.guards.base import Allow, Block, Edit, Guard, GuardView, Match, Replace, Retry
+    from safegen.guards.custom import Custom
+    from safegen.guards.guards import Guards
+    from safegen.guards.refusal import Refusal
     from safegen.guards.registry import register
+    from safegen.guards.vault import Anonymize, Deanonymize
 
 # Names of guard classes, which are type names in configuration too. A new guard is added here, in _MODULE_OF, in
 # __all__ and (when its module is new) in _module.
-GUARD_NAMES: frozenset[str] = frozenset()
+GUARD_NAMES = frozenset({"Anonymize", "Deanonymize"})
 
 _MODULE_OF = {
     "Allow": "base",
+    "Anonymize": "vault",
+    "AuditRecord": "audit",
     "Block": "base",
+    "Custom": "custom",
+    "Deanonymize": "vault",
     "Edit": "base",
     "Guard": "base",
     "GuardView": "base",
+    "Guards": "guards",
     "Match": "base",
+    "Refusal": "refusal",
     "Replace": "base",
     "Retry": "base",
     "register": "registry",
 }
 
-__all__ = ["Allow", "Block", "Edit", "Guard", "GuardView", "Match", "Replace", "Retry", "register"]
+__all__ = [
+    "Allow",
+    "Anonymize",
+    "AuditRecord",
+    "Block",
+    "Custom",
+    "Deanonymize",
+    "Edit",
+    "Guard",
+    "GuardView",
+    "Guards",
+    "Match",
+    "Refusal",
+    "Replace",
+    "Retry",
+    "register",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -39,6 +66,26 @@ def __getattr__(name: str) -> Any:
 def _module(name: str) -> Any:
     """One import statement a module, so that a reader (and a test) sees all imports there are."""
     match name:
+        case "audit":
+            from safegen.guards import audit
+
+            return audit
+        case "custom":
+            from safegen.guards import custom
+
+            return custom
+        case "guards":
+            from safegen.guards import guards as guard_set
+
+            return guard_set
+        case "refusal":
+            from safegen.guards import refusal
+
+            return refusal
+        case "vault":
+            from safegen.guards import vault
+
+            return vault
         case "registry":
             from safegen.guards import registry
 

@@ -20,9 +20,12 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from safegen.errors import RequestError
+
+if TYPE_CHECKING:
+    from safegen.guards.vault import Vault
 
 Stage = Literal["input", "decoding", "output"]
 OnFail = Literal["block", "redact", "retry", "log"]
@@ -113,11 +116,13 @@ class Guard(abc.ABC):
     characters, None when there is no bound. look_ahead, look_behind: characters after the end and before the start of a
     match that help to decide it (look_behind None: unknown, so that a stream scans its whole text again each time).
     inline: `find` takes time linear in the text and waits for nothing, so it needs no thread of its own to be stopped.
+    roles: whose messages it looks at on input.
     """
 
     version: ClassVar[str] = "1"
     default_stages: ClassVar[tuple[Stage, ...]] = ("input", "output")
     inline: ClassVar[bool] = False
+    roles: ClassVar[tuple[str, ...]] = ("user", "assistant", "tool")
     max_match: int | None = None
     look_ahead: int = 0
     look_behind: int | None = None
@@ -144,17 +149,24 @@ class Guard(abc.ABC):
     def find(self, view: GuardView) -> Sequence[Match]:
         """All matches in view.text, in any order."""
 
-    @final
     def check(self, view: GuardView) -> Verdict:
-        """The verdict that `on_fail` makes of the matches."""
+        """The verdict that `on_fail` makes of the matches. Guards define `find`, not this."""
         matches = tuple(sorted(self.find(view)))
         if not matches or self.on_fail == "log":
             return Allow(matches)
         if self.on_fail == "redact":
-            return Replace(tuple(Edit(m.start, m.end, self.placeholder(m), m.rule, m.score) for m in matches))
+            return Replace(self.edits(view, matches))
         if self.on_fail == "retry":
             return Retry(self.hint(matches), matches)
         return Block(matches)
+
+    def edits(self, view: GuardView, matches: Sequence[Match]) -> tuple[Edit, ...]:
+        """What "redact" does about the matches: each is replaced by its placeholder."""
+        return tuple(Edit(m.start, m.end, self.placeholder(m), m.rule, m.score) for m in matches)
+
+    def for_request(self, vault: Vault) -> Guard:
+        """The guard that serves one request: itself, unless it keeps something for that request in its vault."""
+        return self
 
     def placeholder(self, match: Match) -> str:
         """What takes the place of a match in text: the rule's name in capitals, as `[EMAIL]`. Never the text itself."""

@@ -7,7 +7,7 @@ import pytest
 
 from safegen.engine.request import SamplingParams
 from safegen.errors import RequestError
-from safegen.sampling import check_unsupported, merge_sampling
+from safegen.sampling import check_options, merge_sampling
 
 
 def test_named_options_win_over_params() -> None:
@@ -63,7 +63,7 @@ def test_params_of_the_wrong_type_are_refused(params: Any) -> None:
 @pytest.mark.parametrize("guards", [None, (), []])
 @pytest.mark.parametrize("speculation", [None, False, "auto"])
 def test_what_is_supported_passes(guards: Any, speculation: Any) -> None:
-    check_unsupported(guards, speculation)
+    check_options(guards, speculation)
 
 
 @pytest.mark.parametrize(
@@ -72,5 +72,5 @@ def test_what_is_supported_passes(guards: Any, speculation: Any) -> None:
 )
 def test_what_is_not_supported_yet_is_refused_by_name(guards: Any, speculation: Any, field: str) -> None:
     with pytest.raises(RequestError) as caught:
-        check_unsupported(guards, speculation)
+        check_options(guards, speculation)
     assert caught.value.field == field

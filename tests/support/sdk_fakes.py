@@ -82,6 +82,7 @@ def make_runtime(
     limits: Limits | None = None,
     speculator: Speculator | None = None,
     speculation: Speculation = OFF,
+    guards: Any = (),
     **settings: Any,
 ) -> Runtime:
     limits = limits or Limits()
@@ -95,6 +96,7 @@ def make_runtime(
         max_context=backend.max_context,
         max_num_seqs=config.max_num_seqs,
         speculation=speculation,
+        guards=guards,
     )
 
 

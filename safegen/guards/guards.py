@@ -1,0 +1,195 @@
+"""`Guards`: a set of guards with its settings, as objects or as data. Immutable and thread-safe; made once.
+
+Order matters where guards compete: of overlapping edits the first guard's wins, of several blocks at one place the
+first is named. Names are unique: a second guard of a name gets a number behind it, so that no finding overwrites
+another. What a call adds (`generate(..., guards=...)`) comes after what the LLM has; it never takes anything away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safegen.errors import RequestError
+from safegen.guards.audit import AuditRecord, Digests, JsonlSink, config_digest
+from safegen.guards.base import Guard
+from safegen.guards.custom import Adapted, Custom
+from safegen.guards.refusal import Refusal
+from safegen.guards.registry import guard_from_dict
+from safegen.guards.running import Entry
+from safegen.guards.scopes import parse_scopes
+
+Sink = Callable[[tuple[AuditRecord, ...]], None]
+_SETTINGS = ("deadline_s", "max_retries", "on_block", "audit")
+
+
+class Guards:
+    """guards: Guard objects, functions of a GuardView, or objects with `check(view)`. deadline_s: seconds that all
+    guards together may take for one text. max_retries: how often an answer is asked for again for guards with
+    on_fail="retry"; after that it is blocked. on_block: Refusal gives a blocked request a Refusal as its value. audit:
+    a JSONL file, or a function of the records of a request. audit_key: secret of the digests in them, at least 16
+    bytes; never part of `to_dict`.
+
+    Raises RequestError that names the setting and its value.
+    """
+
+    def __init__(
+        self,
+        guards: Iterable[Any] = (),
+        *,
+        deadline_s: float = 5.0,
+        max_retries: int = 2,
+        on_block: type[Refusal] | None = None,
+        audit: str | os.PathLike[str] | Sink | None = None,
+        audit_key: bytes | None = None,
+    ) -> None:
+        self.guards = tuple(as_guard(each) for each in _listed(guards))
+        if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float) or not deadline_s > 0:
+            raise _bad("deadline_s", deadline_s, "seconds above 0")
+        if isinstance(max_retries, bool) or not isinstance(max_retries, int) or not 0 <= max_retries <= 10:
+            raise _bad("max_retries", max_retries, "a number from 0 to 10")
+        if on_block is not None and on_block is not Refusal:
+            raise _bad("on_block", on_block, "safegen.Refusal or None")
+        self.deadline_s, self.max_retries, self.on_block = deadline_s, max_retries, on_block
+        self.digests = Digests(audit_key)
+        self.audit = audit
+        self.sink: Sink | None = _sink(audit)
+        self.entries = _entries(self.guards)
+        self.config = config_digest(self.to_dict())
+
+    def __len__(self) -> int:
+        return len(self.guards)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the guards, as records call them."""
+        return tuple(entry.name for entry in self.entries)
+
+    def plus(self, added: Guards, *, as_set: bool) -> Guards:
+        """This set with further guards behind its own. as_set: the settings are those of `added`."""
+        settings = added if as_set else self
+        return Guards(
+            (*self.guards, *added.guards),
+            deadline_s=settings.deadline_s,
+            max_retries=settings.max_retries,
+            on_block=settings.on_block or self.on_block,
+            audit=settings.audit or self.audit,
+            audit_key=settings.digests.key or self.digests.key,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The set as data, without its key. A guard that is a function stands there by name alone."""
+        described: dict[str, Any] = {"guards": [guard.to_dict() for guard in self.guards]}
+        if self.deadline_s != 5.0:
+            described["deadline_s"] = self.deadline_s
+        if self.max_retries != 2:
+            described["max_retries"] = self.max_retries
+        if self.on_block is not None:
+            described["on_block"] = "Refusal"
+        if isinstance(self.audit, str | os.PathLike):
+            described["audit"] = os.fspath(self.audit)
+        return described
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any] | Sequence[Any], *, audit_key: bytes | None = None) -> Guards:
+        """A set from data: a list of guards, or {"guards": [...], "deadline_s": ..., ...}.
+
+        Raises RequestError that names the key and its value.
+        """
+        if isinstance(given, Mapping):
+            settings = {key: value for key, value in given.items() if key != "guards"}
+            listed = given.get("guards", ())
+        else:
+            settings, listed = {}, given
+        for key, value in settings.items():
+            if key not in _SETTINGS:
+                known = ", ".join(("guards", *_SETTINGS))
+                raise RequestError(f"guards have no setting {key!r} (given {value!r}); known are {known}", field=key)
+        if isinstance(listed, str | Mapping) or not isinstance(listed, Sequence):
+            raise _bad("guards", listed, "a list of mappings with the key 'type'")
+        if "on_block" in settings:
+            if settings["on_block"] not in ("Refusal", None):
+                raise _bad("on_block", settings["on_block"], "'Refusal' or null")
+            settings["on_block"] = Refusal if settings["on_block"] == "Refusal" else None
+        return cls([guard_from_dict(each) for each in listed], audit_key=audit_key, **settings)
+
+    @classmethod
+    def from_yaml(cls, path: str | os.PathLike[str], *, audit_key: bytes | None = None) -> Guards:
+        """A set from a YAML (or JSON) file. Raises RequestError that names the file, the key and the value."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(f"{os.fspath(path)} cannot be read: {error}", field="path", value=path) from error
+        try:
+            return cls.from_dict(_parsed(text), audit_key=audit_key)
+        except RequestError as error:
+            raise RequestError(f"{os.fspath(path)}: {error}", field=error.field, value=error.value) from error
+
+    def __repr__(self) -> str:
+        return f"Guards({', '.join(self.names)})"
+
+
+def as_guards(given: Any) -> Guards:
+    """What callers may pass as `guards=`: a set, one guard, a list of them, or None."""
+    if isinstance(given, Guards):
+        return given
+    if given is None:
+        return Guards()
+    return Guards(given if isinstance(given, list | tuple | set | frozenset) else (given,))
+
+
+def as_guard(given: Any) -> Guard:
+    if isinstance(given, Guard):
+        return given
+    if isinstance(given, type):
+        raise RequestError(f"{given.__name__} is a class; write {given.__name__}()", field="guards", value=given)
+    if isinstance(given, Mapping):
+        return guard_from_dict(given)
+    return Custom(given) if callable(given) and not hasattr(given, "check") else Adapted(given)
+
+
+def _listed(guards: Any) -> list[Any]:
+    if isinstance(guards, str | Mapping) or not isinstance(guards, Iterable):
+        raise _bad("guards", guards, "a list of guards")
+    return [each for given in guards for each in (given.guards if isinstance(given, Guards) else (given,))]
+
+
+def _entries(guards: Sequence[Guard]) -> tuple[Entry, ...]:
+    entries: list[Entry] = []
+    taken: set[str] = set()
+    for number, guard in enumerate(guards):
+        name, copy = guard.name, 2
+        while name in taken:
+            name, copy = f"{guard.name}_{copy}", copy + 1
+        taken.add(name)
+        entries.append(Entry(number, name, guard, parse_scopes(guard.where)))
+    return tuple(entries)
+
+
+def _sink(audit: Any) -> Sink | None:
+    if audit is None or callable(audit):
+        return audit  # type: ignore[no-any-return]
+    if isinstance(audit, str | os.PathLike):
+        return JsonlSink(audit).write
+    raise _bad("audit", audit, "a path of a JSONL file, or a function of the records")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise RequestError("reading YAML needs PyYAML: pip install pyyaml (JSON needs nothing)") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RequestError(f"it is no YAML: {error}") from error
+
+
+def _bad(key: str, value: object, wanted: str) -> RequestError:
+    return RequestError(f"{key}={value!r:.120}; it takes {wanted}", field=key, value=value)

@@ -1,0 +1,109 @@
+"""Guards at work on one view: in parallel where they may wait, each within its time, all within one deadline.
+
+It fails closed. A guard that raises, that returns what is no finding of the view, or that is not done in time has
+failed, and its failure stands where its verdict would. Inline guards run on the caller's thread, one after the other;
+the others get a thread each, which is left behind if it does not end: Python cannot stop it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+from safegen.guards.base import Allow, Block, Guard, GuardView, Replace, Retry, Stage, Verdict
+from safegen.guards.scopes import Place, Scopes
+
+Failure = Literal["error", "timeout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A guard in a set. number: its place there, which orders decisions. name: unique in the set."""
+
+    number: int
+    name: str
+    guard: Guard
+    scopes: Scopes
+
+    @property
+    def only_logs(self) -> bool:
+        return self.guard.on_fail == "log"
+
+    def looks_at(self, place: Place, stage: Stage) -> bool:
+        return stage in self.guard.stages and (stage == "input" or self.scopes.covers(place))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one guard made of one view: a verdict or a failure."""
+
+    entry: Entry
+    verdict: Verdict | None
+    failure: Failure | None
+    milliseconds: float
+    reason: str = ""
+
+
+def run_guards(entries: Sequence[Entry], view: GuardView, deadline_s: float) -> list[Finding]:
+    """One finding an entry, in their order. deadline_s: for all of them together."""
+    ends = time.perf_counter() + deadline_s
+    done: SimpleQueue[Finding] = SimpleQueue()
+    waiting = [entry for entry in entries if not entry.guard.inline]
+    for entry in waiting:
+        threading.Thread(
+            target=lambda e=entry: done.put(_run(e, view)), daemon=True, name=f"guard-{entry.name}"
+        ).start()
+    found = {entry.number: _in_time(_run(entry, view), ends) for entry in entries if entry.guard.inline}
+    started = time.perf_counter()
+    limits = {entry.number: min(ends, started + (entry.guard.timeout_s or deadline_s)) for entry in waiting}
+    while pending := [entry for entry in waiting if entry.number not in found]:
+        try:
+            finding = done.get(timeout=max(0.0, min(limits[entry.number] for entry in pending) - time.perf_counter()))
+            found[finding.entry.number] = _in_time(finding, ends)
+        except Empty:
+            now = time.perf_counter()
+            for entry in pending:
+                if limits[entry.number] <= now:
+                    found[entry.number] = Finding(
+                        entry, None, "timeout", (now - started) * 1e3, "it was not done in time"
+                    )
+    return [found[entry.number] for entry in entries]
+
+
+def _run(entry: Entry, view: GuardView) -> Finding:
+    started = time.perf_counter()
+    try:
+        verdict: Verdict | None = entry.guard.check(view)
+        problem = _problem(verdict, len(view.text))
+    except BaseException as error:  # whatever it is, the guard has not passed the text
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        verdict, problem = None, type(error).__name__  # its message may hold the text
+    elapsed = (time.perf_counter() - started) * 1e3
+    return Finding(entry, verdict, None, elapsed) if not problem else Finding(entry, None, "error", elapsed, problem)
+
+
+def _in_time(finding: Finding, ends: float) -> Finding:
+    limit = finding.entry.guard.timeout_s
+    late = time.perf_counter() > ends or (limit is not None and finding.milliseconds > limit * 1e3)
+    if not late or finding.failure is not None:
+        return finding
+    return Finding(finding.entry, None, "timeout", finding.milliseconds, "it was not done in time")
+
+
+def _problem(verdict: object, num_characters: int) -> str:
+    """Why a verdict is none of a text of that length; empty for one that is."""
+    if isinstance(verdict, Replace):
+        spans = [(edit.start, edit.end) for edit in verdict.edits]
+    elif isinstance(verdict, Allow | Block | Retry):
+        spans = [(match.start, match.end) for match in verdict.matches]
+    else:
+        return f"it returned {type(verdict).__name__}"
+    for span in spans:
+        if not all(type(offset) is int for offset in span) or not 0 <= span[0] <= span[1] <= num_characters:
+            return "it returned a match outside of the text"
+    return ""

@@ -1,0 +1,137 @@
+"""`GuardStream`: the text of one answer on its way out, held back as far as a guard may still claim it.
+
+The raw text is cut into units (`safegen.guards.units`); each unit is watched by the guards whose scope covers its
+place; what stands between units follows as soon as the unit before it has been released. One implementation serves
+streams and whole answers: an answer that is not streamed is a stream of one piece. So a stream cannot differ.
+
+Guards that put something back (Deanonymize) work last, on text that all others have passed, in a second stream.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from safegen.grammars.tool_formats import ToolFormat
+from safegen.guards.running import Entry
+from safegen.guards.scopes import Place
+from safegen.guards.units import AnswerKind, AnswerReader, Char, Opened, Piece
+from safegen.guards.watch import Decision, Look, UnitWatch
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerShape:
+    """How an answer's text is built; see AnswerReader."""
+
+    kind: AnswerKind = "text"
+    think: tuple[str, str] | None = None
+    form: ToolFormat | None = None
+
+    def reader(self) -> AnswerReader:
+        return AnswerReader(self.kind, think=self.think, form=self.form)
+
+
+@dataclass(slots=True)
+class Claims:
+    """Placeholders that decoding has forced: raw byte offset -> (raw text, decision). Shared by a request's samples."""
+
+    forced: dict[tuple[int, str], Decision] = field(default_factory=dict)
+
+
+class GuardStream:
+    """entries: guards of the output stage. protected: texts that must not be repeated. claims: forced placeholders.
+
+    `stopped` is the decision that ended the answer; from then on nothing is released.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        shape: AnswerShape,
+        look: Look,
+        protected: Sequence[str] = (),
+        claims: Claims | None = None,
+    ) -> None:
+        self._entries = entries
+        self._reader = shape.reader()
+        self._look = look
+        self._protected = protected
+        self._claims = claims
+        self._unit: UnitWatch | None = None
+        self._num_bytes = 0
+        self._starts: list[int] = []  # byte offset of each character of the open unit, while placeholders are forced
+        self.decisions: list[Decision] = []
+        self.stopped: Decision | None = None
+
+    def feed(self, text: str) -> str:
+        """Take raw text; returns the raw text, edited, that is certain now."""
+        return self._pass(self._reader.feed(text))
+
+    def finish(self) -> str:
+        """The answer has ended; returns what is left of it."""
+        return self._pass(self._reader.finish())
+
+    def _pass(self, pieces: Iterable[Piece]) -> str:
+        released: list[str] = []
+        for piece in pieces:
+            if self.stopped is not None:
+                return "".join(released)
+            released.append(self._take(piece))
+        if self._unit is not None and self.stopped is None:
+            released.append(self._release(self._unit, final=False))
+        return "".join(released)
+
+    def _take(self, piece: Piece) -> str:
+        if isinstance(piece, Opened):
+            self._open(piece)
+            return ""
+        if isinstance(piece, Char):
+            start = self._num_bytes
+            self._num_bytes += len(piece.raw.encode("utf-8", "surrogatepass"))
+            if self._unit is None:
+                return piece.raw
+            if self._claims is not None:
+                self._starts.append(start)
+            self._unit.add(piece.decoded, piece.raw)
+            return ""
+        assert self._unit is not None
+        unit = self._unit
+        if unit.kind == "key":
+            unit.place = Place((*unit.place.steps[:-1], unit.text), True)
+            unit.entries = self._covering(unit.place)
+        released = self._release(unit, final=True)
+        self._unit = None
+        return released
+
+    def _open(self, opened: Opened) -> None:
+        self._starts = []
+        self._unit = UnitWatch(
+            self._covering(opened.place), opened.place, opened.kind, self._look, self._protected, self._is_exempt
+        )
+
+    def _covering(self, place: Place) -> list[Entry]:
+        return [entry for entry in self._entries if entry.looks_at(place, "output")]
+
+    def _release(self, unit: UnitWatch, *, final: bool) -> str:
+        released = unit.release(final=final)
+        self.stopped = unit.stopped
+        if final or self.stopped is not None:
+            self.decisions += [decision for _, _, decision in self._forced_spans(unit)]
+            self.decisions += unit.decisions
+        return released
+
+    def _is_exempt(self, unit: UnitWatch, start: int, end: int) -> bool:
+        return any(first <= start and end <= last for first, last, _ in self._forced_spans(unit))
+
+    def _forced_spans(self, unit: UnitWatch) -> list[tuple[int, int, Decision]]:
+        """Placeholders that stand where they were forced, as spans of the unit's decoded characters."""
+        if self._claims is None or not self._starts:
+            return []
+        spans: list[tuple[int, int, Decision]] = []
+        for (at, raw), decision in sorted(self._claims.forced.items(), key=lambda item: item[0]):
+            first = bisect_left(self._starts, at)
+            last = bisect_left(self._starts, at + len(raw.encode()))
+            if first < last and self._starts[first] == at and unit.raw(first, last) == raw:
+                spans.append((first, last, decision))
+        return spans

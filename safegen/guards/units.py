@@ -1,0 +1,333 @@
+"""An answer's text cut into units: the decoded texts that guards look at, and the raw text between them.
+
+`AnswerReader` is fed raw text in pieces of any size and gives the same units for every cut. A unit is the free text
+before tool calls, the reasoning of a Think type, one string, number or property name of JSON, or a whole answer of a
+kind without inner structure. Each decoded character knows the raw text that spells it, so that an edit of the decoded
+text is an edit of the raw text and the rest keeps its spelling. Text that is not JSON where JSON should be becomes one
+unit at its parent's place: nothing is ever left out of sight.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from safegen.grammars.tool_formats import ToolFormat
+from safegen.guards.scopes import THINKING, Place, Step
+
+UnitKind = Literal["text", "string", "key", "number"]
+AnswerKind = Literal["text", "json", "tools"]
+
+_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_SPACE_AND_MARKS = " \t\r\n,:[]{}"
+_END_OF_BARE = ' \t\r\n,]}:[{"'
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A unit begins."""
+
+    place: Place
+    kind: UnitKind
+
+
+@dataclass(frozen=True, slots=True)
+class Char:
+    """One decoded character of the open unit, or (decoded == "") raw text outside of any unit."""
+
+    decoded: str
+    raw: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The open unit has ended."""
+
+
+Piece = Opened | Char | Closed
+
+
+def spelled(text: str, kind: UnitKind) -> str:
+    """Decoded text as it is written inside a unit."""
+    return json.dumps(text, ensure_ascii=False)[1:-1] if kind in ("string", "key") else text
+
+
+class JsonReader:
+    """Units of one JSON value. `done` once the value has closed: further text is not its own. prefix: its place.
+    arguments_key: a name at the top that places call "arguments"."""
+
+    def __init__(self, prefix: tuple[Step, ...] = (), arguments_key: str | None = None) -> None:
+        self._arguments_key = arguments_key
+        self._steps: list[Step] = list(prefix)
+        self._depth: list[Literal["object", "array"]] = []
+        self._state: Literal["value", "key", "between", "string", "number"] = "value"
+        self._is_key = False
+        self._key: list[str] = []
+        self._escape = ""
+        self.done = False
+
+    def feed(self, char: str) -> Iterator[Piece]:
+        if self._state == "string":
+            yield from self._in_string(char)
+        elif self._state == "number" and char not in _END_OF_BARE:
+            yield Char(char, char)
+        else:
+            if self._state == "number":
+                yield Closed()
+                self._value_ended()
+            yield from self._structure(char)
+
+    def finish(self) -> Iterator[Piece]:
+        """The text has ended, perhaps in the middle."""
+        if self._escape:
+            yield Char(self._escape, self._escape)
+        if self._state in ("string", "number"):
+            yield Closed()
+
+    def _structure(self, char: str) -> Iterator[Piece]:
+        if char == '"':
+            self._is_key = self._state == "key"
+            self._state, self._key = "string", []
+            yield Char("", char)
+            if not self._is_key:
+                yield Opened(self._place(), "string")
+            else:
+                yield Opened(Place((*self._steps, "*"), True), "key")
+        elif char in _SPACE_AND_MARKS:
+            yield Char("", char)
+            self._mark(char)
+        else:
+            self._state = "number"
+            yield Opened(self._place(), "number")
+            yield Char(char, char)
+
+    def _mark(self, char: str) -> None:
+        if char == "{":
+            self._depth.append("object")
+            self._state = "key"
+        elif char == "[":
+            self._depth.append("array")
+            self._steps.append(0)
+            self._state = "value"
+        elif char in "}]" and self._depth:
+            if self._depth.pop() == "array":
+                self._steps.pop()
+            elif self._state == "value" and self._steps:
+                self._steps.pop()  # a name without a value: no JSON
+            self._value_ended()
+        elif char == "," and self._depth:
+            if self._depth[-1] == "array":
+                last = self._steps[-1]
+                self._steps[-1] = last + 1 if isinstance(last, int) else last
+                self._state = "value"
+            else:
+                self._state = "key"
+
+    def _value_ended(self) -> None:
+        self._state = "between"
+        if not self._depth:
+            self.done = True
+        elif self._depth[-1] == "object" and self._steps:
+            self._steps.pop()
+
+    def _place(self) -> Place:
+        return Place(tuple(self._steps))
+
+    def _in_string(self, char: str) -> Iterator[Piece]:
+        if self._escape:
+            self._escape += char
+            yield from self._escaped()
+        elif char == "\\":
+            self._escape = char
+        elif char == '"':
+            yield from self._string_closed(char)
+        else:
+            yield from self._decoded(char, char)
+
+    def _escaped(self) -> Iterator[Piece]:
+        """Waits until the escape is whole: a high surrogate is one only with the low one after it."""
+        text = self._escape
+        if text[1] != "u":
+            self._escape = ""
+            yield from self._decoded(_ESCAPES.get(text[1], text[1]), text)
+            return
+        if len(text) < 6:
+            return
+        first = _unit(text[2:6])
+        if not 0xD800 <= first < 0xDC00:
+            self._escape = ""
+            yield from self._decoded(chr(first), text)
+        elif len(text) == 6:
+            return
+        elif text[6:8] in ("\\", "\\u"):
+            if len(text) == 12:
+                self._escape = ""
+                yield from self._pair(first, text)
+        else:  # a lone surrogate, and the character after it
+            self._escape = ""
+            yield from self._decoded(chr(first), text[:6])
+            for char in text[6:]:
+                yield from self._in_string(char)
+
+    def _pair(self, first: int, text: str) -> Iterator[Piece]:
+        second = _unit(text[8:12])
+        if 0xDC00 <= second < 0xE000:
+            yield from self._decoded(chr(0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)), text)
+            return
+        yield from self._decoded(chr(first), text[:6])
+        for char in text[6:]:
+            yield from self._in_string(char)
+
+    def _decoded(self, decoded: str, raw: str) -> Iterator[Piece]:
+        if self._is_key:
+            self._key.append(decoded)
+        yield Char(decoded, raw)
+
+    def _string_closed(self, char: str) -> Iterator[Piece]:
+        yield Closed()
+        yield Char("", char)
+        if self._is_key:
+            name = "".join(self._key)
+            is_arguments = len(self._depth) == 1 and name == self._arguments_key
+            self._steps.append("arguments" if is_arguments else name)
+            self._state = "value"
+        else:
+            self._value_ended()
+
+
+def _unit(digits: str) -> int:
+    try:
+        return int(digits, 16)
+    except ValueError:  # no escape at all; the text is no JSON and nothing reads it as such
+        return 0xFFFD
+
+
+class AnswerReader:
+    """Pieces of a whole answer. kind: how its text is built. think: (start, end) markers of the reasoning before it.
+    form: of tool calls."""
+
+    def __init__(
+        self, kind: AnswerKind, *, think: tuple[str, str] | None = None, form: ToolFormat | None = None
+    ) -> None:
+        self._kind, self._form = kind, form
+        self._think = think
+        self._held = ""  # raw text that may be the beginning of a marker
+        self._json: JsonReader | None = None
+        self._num_calls = 0
+        self._stage: Literal["start", "thinking", "answer", "text", "lead", "call", "after"] = (
+            "answer" if think is None else "start"
+        )
+
+    def feed(self, text: str) -> Iterator[Piece]:
+        for char in text:
+            yield from self._feed(char)
+
+    def finish(self) -> Iterator[Piece]:
+        """The answer has ended here."""
+        if self._stage in ("start", "answer") and self._held:
+            yield Opened(Place(root=THINKING) if self._stage == "start" else Place(), "text")
+            yield from (Char(char, char) for char in self._held)
+            yield Closed()
+        elif self._stage in ("thinking", "text"):
+            yield from (Char(char, char) for char in self._held)
+            yield Closed()
+        elif self._held:
+            yield Char("", self._held)
+        self._held = ""
+        if self._json is not None:
+            yield from self._json.finish()
+
+    def _feed(self, char: str) -> Iterator[Piece]:
+        if self._stage == "answer":
+            yield from self._begin_answer()
+        if self._stage == "start":
+            yield from self._in_start(char)
+        elif self._stage == "thinking":
+            assert self._think is not None
+            if (yield from self._until(char, self._think[1])):
+                self._stage = "answer"
+        elif self._stage == "text":
+            end = self._form.begin if self._form is not None else ""
+            if (yield from self._until(char, end)):
+                self._stage = "lead"
+                yield from self._lead("")
+        elif self._stage == "lead":
+            yield from self._lead(char)
+        else:
+            yield from self._in_json(char)
+
+    def _begin_answer(self) -> Iterator[Piece]:
+        if self._kind == "json":
+            self._stage, self._json = "call", JsonReader()
+        else:
+            self._stage = "text"
+            steps: tuple[Step, ...] = ("text",) if self._kind == "tools" else ()
+            yield Opened(Place(steps), "text")
+
+    def _in_start(self, char: str) -> Iterator[Piece]:
+        """The start marker stands first, or does not stand at all (the prompt had it)."""
+        assert self._think is not None
+        start = self._think[0]
+        self._held += char
+        if start.startswith(self._held) and self._held != start:
+            return
+        held, self._held = self._held, ""
+        self._stage = "thinking"
+        if held == start:
+            yield Char("", held)
+            yield Opened(Place(root=THINKING), "text")
+            return
+        yield Opened(Place(root=THINKING), "text")
+        for each in held:
+            yield from self._feed(each)
+
+    def _until(self, char: str, end: str) -> Generator[Piece, None, bool]:
+        """Text of the open unit up to a marker, which closes it. Returns True once it has come."""
+        if not end:
+            yield Char(char, char)
+            return False
+        self._held += char
+        if self._held == end:
+            self._held = ""
+            yield Closed()
+            yield Char("", end)
+            return True
+        while self._held and not end.startswith(self._held):
+            yield Char(self._held[0], self._held[0])
+            self._held = self._held[1:]
+        return False
+
+    def _lead(self, char: str) -> Iterator[Piece]:
+        """Between the marker of calls and the first call."""
+        assert self._form is not None
+        self._held += char
+        if not self._form.lead.startswith(self._held):
+            for each in self._held:  # not as the format has it: JSON from here on, so that all of it is looked at
+                yield from self._start_call(each)
+            self._held = ""
+        elif self._held == self._form.lead:
+            if self._held:
+                yield Char("", self._held)
+            self._held = ""
+            self._stage, self._json = "call", self._call_reader()
+
+    def _start_call(self, char: str) -> Iterator[Piece]:
+        if self._json is None:
+            self._stage, self._json = "call", self._call_reader()
+        yield from self._in_json(char)
+
+    def _call_reader(self) -> JsonReader:
+        assert self._form is not None
+        self._num_calls += 1
+        return JsonReader(("calls", self._num_calls - 1), self._form.arguments_key)
+
+    def _in_json(self, char: str) -> Iterator[Piece]:
+        assert self._json is not None
+        if self._json.done and self._kind == "tools":
+            if char != "{":  # the format's own text between calls
+                yield Char("", char)
+                return
+            self._json = self._call_reader()
+        yield from self._json.feed(char)

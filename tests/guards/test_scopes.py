@@ -1,0 +1,64 @@
+"""JSONPath scopes: what they cover is decided from the path alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from safegen.errors import RequestError
+from safegen.guards.scopes import THINKING, Place, parse_scopes
+
+_NOTE = Place(("notes",))
+_ITEM = Place(("items", 3, "notes"))
+
+
+@pytest.mark.parametrize(
+    ("where", "place", "covered"),
+    [
+        (None, _NOTE, True),
+        (None, Place(("notes",), True), True),
+        (None, Place(root=THINKING), True),
+        (("$",), Place(), True),
+        (("$",), _ITEM, True),
+        (("$.notes",), _NOTE, True),
+        (("$.notes",), Place(("notes", "deep", 0)), True),
+        (("$.notes",), Place(("note",)), False),
+        (("$.notes",), Place(), False),
+        (("$.notes",), Place(("notes",), True), False),
+        (("$.notes",), Place(("notes", "key"), True), True),
+        (("$.notes",), Place(root=THINKING), False),
+        (("$.notes~",), Place(("notes",), True), True),
+        (("$.notes~",), _NOTE, False),
+        (("$..notes",), _ITEM, True),
+        (("$.items[*].notes",), _ITEM, True),
+        (("$.items[3]",), _ITEM, True),
+        (("$.items[2]",), _ITEM, False),
+        (("$['items'][3]",), _ITEM, True),
+        (('$["a.b\\"c"]',), Place(('a.b"c',)), True),
+        (("$.*",), _NOTE, True),
+        (("$.*",), Place(), False),
+        (("$..*",), _ITEM, True),
+        (("$.items", "$.notes"), _NOTE, True),
+        (("!$.notes",), _NOTE, False),
+        (("!$.notes",), _ITEM, True),
+        (("$.items", "!$..notes"), _ITEM, False),
+    ],
+)
+def test_a_scope_covers_a_value_and_what_lies_below_it(
+    where: tuple[str, ...] | None, place: Place, covered: bool
+) -> None:
+    assert parse_scopes(where).covers(place) is covered
+
+
+@pytest.mark.parametrize(
+    "path", ["notes", "", "$.", "$.a[", "$.a[?(@.b)]", "$.a[1:2]", "$.a['b','c']", "$~", "$a", "$.a..", "$. a"]
+)
+def test_a_path_that_cannot_be_read_is_refused(path: str) -> None:
+    with pytest.raises(RequestError, match="where=") as caught:
+        parse_scopes([path])
+    assert caught.value.value == path
+
+
+def test_a_place_is_written_as_a_path() -> None:
+    assert str(Place(("a", 0, "b-c"))) == "$.a[0].b-c"
+    assert str(Place(("a b'c",), True)) == "$['a b\\'c']~"
+    assert str(Place(root=THINKING)) == "$thinking"
