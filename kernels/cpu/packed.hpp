@@ -92,9 +92,8 @@ PackedWeight quantize_weight(Kind, const std::uint8_t* raw, std::int64_t out, st
 // One row as floats, the values that the products use: out[0 .. in).
 void dequantize_packed(const PackedWeight&, std::int64_t row, float* out);
 
-// Rows of activations, quantized; in tiles of 16, 8, 4, 2 and 1 rows (the binary digits of the rows past whole 16s), a
-// tile [groups][rows][32] from element 32 * groups * first row on, so that a kernel finds all of a tile at constant
-// distances.
+// Rows of activations, quantized; in tiles of 16 rows, then 8, then what is left, a tile [groups][rows][32] from element
+// 32 * groups * first row on, so that a kernel finds all of a tile at constant distances.
 struct Activations {
     std::int64_t rows = 0, groups = 0;
     std::int8_t* q = nullptr;
@@ -103,9 +102,7 @@ struct Activations {
     std::int32_t* sum = nullptr;    // [groups][2][rows]: of each 16
 };
 static inline std::int64_t tile_of(std::int64_t rows_left) {
-    for (std::int64_t tile = 16; tile > 1; tile /= 2)
-        if (rows_left >= tile) return tile;
-    return 1;
+    return rows_left >= 16 ? 16 : rows_left >= 8 ? 8 : rows_left;
 }
 
 // Memory for Activations.

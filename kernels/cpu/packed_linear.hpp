@@ -93,7 +93,7 @@ template <Packing packing, int R> void packed_tile(const PackedArgs& a, const Ac
         for (int r = 0; r < R; ++r) acc[p][r] = vset1(0.0f);
     }
     for (int64_t g = 0; g < a.groups; ++g) {
-        if constexpr (R >= 8) {
+        if constexpr (R >= 5) {
             SAFEGEN_UNROLL_TILE
             for (int byte = 0; byte < info.bytes; byte += 64) __builtin_prefetch(record + kBytesAhead + byte);
         }
@@ -149,20 +149,26 @@ template <Packing packing, int R> void packed_tile(const PackedArgs& a, const Ac
     }
 }
 
+// R falls from 8 to the size of the tile.
+template <Packing packing, int R>
+inline void small_tile(const PackedArgs& a, const Activations& x, int64_t rows, int64_t first, int64_t block) {
+    if (rows == R) return packed_tile<packing, R>(a, x, first, block);
+    if constexpr (R > 1) small_tile<packing, R - 1>(a, x, rows, first, block);
+}
+
+// Weights come from memory once: all rows pass over as many blocks as a near cache holds before the next ones do.
+constexpr int64_t kNearBytes = 128 * 1024;
+
 template <Packing packing>
 void packed_blocks(const PackedArgs& a, const Activations& x, int64_t r0, int64_t r1, int64_t b0, int64_t b1) {
-    for (int64_t row = r0; row < r1;) {
-        const int64_t tile = safegen::cpu::tile_of(r1 - row);
-        for (int64_t block = b0; block < b1; ++block) {
-            switch (tile) {
-                case 16: packed_tile<packing, 16>(a, x, row, block); break;
-                case 8: packed_tile<packing, 8>(a, x, row, block); break;
-                case 4: packed_tile<packing, 4>(a, x, row, block); break;
-                case 2: packed_tile<packing, 2>(a, x, row, block); break;
-                default: packed_tile<packing, 1>(a, x, row, block);
-            }
+    const int64_t near = kNearBytes / a.block_bytes + 1;
+    for (int64_t b = b0; b < b1; b += near) {
+        const int64_t end = b + near < b1 ? b + near : b1;
+        for (int64_t row = r0, tile; row < r1; row += tile) {
+            tile = safegen::cpu::tile_of(r1 - row);
+            for (int64_t block = b; block < end; ++block)
+                tile == 16 ? packed_tile<packing, 16>(a, x, row, block) : small_tile<packing, 8>(a, x, tile, row, block);
         }
-        row += tile;
     }
 }
 
