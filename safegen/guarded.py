@@ -7,19 +7,25 @@ wants a retry blocks there. A call without guards never comes here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from safegen.errors import InvalidOutput
+from safegen.grammars.constraint import Constraint
+from safegen.grammars.vocabulary import Vocabulary
+from safegen.guards.base import GuardView
 from safegen.guards.guards import Guards, as_guards
+from safegen.guards.redact import RedactingConstraint, Redaction
+from safegen.guards.running import Entry, Finding
 from safegen.guards.session import GuardSession
-from safegen.guards.stream import AnswerShape
+from safegen.guards.stream import AnswerShape, Claims
 from safegen.output_type import OutputType
 from safegen.prompt import Message, Prompt, chat_messages
 from safegen.result import Result, failed
 from safegen.run import EndedRun, Run
 from safegen.runtime import CallOptions, Job, Runtime
 
+_CHARACTERS_BETWEEN_LOOKS = 48  # at a value that is being decoded, where nobody watches it come
 _HINT_ROLES = ("user", "tool", "system")
 
 
@@ -68,9 +74,28 @@ def start(runtime: Runtime, job: Job, session: GuardSession, *, streams: bool = 
     """The run of a job under guards, not yet submitted."""
     if not session.has_output:
         return runtime.start(job, snapshots=streams, session=session if streams else None)
-    shape = shape_of(job.output_type)
-    samples = [session.output(shape, number) for number in range(job.params.n)]
-    return runtime.start(job, snapshots=streams, guards=samples, session=session if streams else None)
+    shape, claims, wrap = shape_of(job.output_type), None, None
+    if session.redacting and shape.kind != "text":
+        claims = Claims()
+        wrap = _redaction(
+            session, shape, claims, 1 if streams else _CHARACTERS_BETWEEN_LOOKS, job.output_type.schema_text
+        )
+    samples = [session.output(shape, number, claims) for number in range(job.params.n)]
+    session_of_run = session if streams else None
+    return runtime.start(job, snapshots=streams, guards=samples, session=session_of_run, wrap=wrap)
+
+
+def _redaction(
+    session: GuardSession, shape: AnswerShape, claims: Claims, check_every: int, schema_text: str | None
+) -> Callable[[Constraint, Vocabulary], Constraint]:
+    def look(entries: Sequence[Entry], view: GuardView) -> list[Finding]:
+        return session.look_for(0, entries, view)
+
+    def wrap(constraint: Constraint, vocabulary: Vocabulary) -> Constraint:
+        settings = Redaction(session.redacting, shape, look, vocabulary, claims, check_every, schema_text)
+        return RedactingConstraint(constraint, settings)
+
+    return wrap
 
 
 def shape_of(output_type: OutputType[Any]) -> AnswerShape:

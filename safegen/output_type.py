@@ -66,7 +66,7 @@ class OutputType(Generic[T]):
     partial: makes a reader of snapshots, of the answer without reasoning. template_tools: of Tools. markers: texts of
     the wire format; a control token that stands in one of them counts as its text. think: of a Think. fsm: of a
     Regex(fsm=True), what the decoder is held to in place of program. answer_kind: of the answer without its reasoning.
-    tool_format: of Tools.
+    tool_format: of Tools. schema_text: of JSON.
     """
 
     kind: Kind
@@ -84,6 +84,7 @@ class OutputType(Generic[T]):
     fsm: FsmProgram | None = field(default=None, repr=False)
     inner_kind: Kind | None = field(default=None, repr=False)
     tool_format: ToolFormat | None = field(default=None, repr=False)
+    schema_text: str | None = field(default=None, repr=False)
 
     @property
     def answer_kind(self) -> Kind:
@@ -262,7 +263,7 @@ def _compile_json(
     compiled = compile_json_schema(schema_text, options, limits, wrap=wrap, origins=origins)
     shown = f"Answer with JSON that matches this JSON Schema, and nothing else:\n{compact_schema(schema_text)}"
     made = _finish(started, "json", compiled.program, shown, compiled.findings, read)
-    return replace(made, partial=PartialJson)
+    return replace(made, partial=PartialJson, schema_text=schema_text)
 
 
 def _compile_regex(spec: Regex, limits: Limits, started: float, wrap: Wrap | None) -> OutputType[str]:

@@ -158,7 +158,7 @@ class _Sample:
         guard = self.guard
         if guard is None:
             return _verdict(self._output_type, text, finished)
-        blocked = guard.blocked()
+        blocked = guard.blocked() or guard.unreplaced(finished.error)
         if blocked is not None:
             return "blocked", None, blocked
         status, value, error = _verdict(self._output_type, text, finished)

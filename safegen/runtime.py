@@ -227,9 +227,12 @@ class Runtime:
         snapshots: bool = False,
         guards: Sequence[SampleGuard] = (),
         session: GuardSession | None = None,
+        wrap: Callable[[Constraint, Vocabulary], Constraint] | None = None,
     ) -> Run:
-        """The run of a job, not yet submitted."""
+        """The run of a job, not yet submitted. wrap: what guards make of its constraint."""
         constraint = self.constraint(job.output_type, job.stop_ids, job.prompt_ids)
+        if constraint is not None and wrap is not None:
+            constraint = wrap(constraint, self._vocabulary(job.stop_ids, self._spoken(job.output_type, job.stop_ids)))
         request = Request(
             self.new_id(),
             job.prompt_ids,

@@ -121,7 +121,7 @@ class Guard(abc.ABC):
 
     version: ClassVar[str] = "1"
     default_stages: ClassVar[tuple[Stage, ...]] = ("input", "output")
-    inline: ClassVar[bool] = False
+    inline: bool = False
     roles: ClassVar[tuple[str, ...]] = ("user", "assistant", "tool")
     max_match: int | None = None
     look_ahead: int = 0
@@ -230,7 +230,7 @@ def arguments_of(guard_class: type[Guard]) -> dict[str, inspect.Parameter]:
     own = dict(inspect.signature(guard_class).parameters)
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own.values()):
         own = {name: p for name, p in own.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
-        own |= inspect.signature(Guard).parameters
+        own = {**inspect.signature(Guard).parameters, **own}
     return own
 
 

@@ -12,10 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from safegen.errors import GuardBlocked
+from safegen.errors import GuardBlocked, RetractsExhausted
 from safegen.guards.audit import Action, AuditRecord
 from safegen.guards.base import GuardView, Stage
 from safegen.guards.guards import Guards
+from safegen.guards.redact import NoPlaceholder
 from safegen.guards.refusal import Refusal
 from safegen.guards.running import Entry, Finding, run_guards
 from safegen.guards.scopes import Place
@@ -86,8 +87,16 @@ class GuardSession:
         return SampleGuard(self, entries, shape, sample, claims)
 
     @property
-    def entries(self) -> Sequence[Entry]:
-        return self._entries
+    def redacting(self) -> list[Entry]:
+        """Guards that can have their matches replaced while the answer is decoded."""
+        return [
+            entry
+            for entry in self._entries
+            if entry.guard.on_fail == "redact"
+            and entry.guard.inline
+            and "output" in entry.guard.stages
+            and not isinstance(entry.guard, Deanonymize)
+        ]
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -146,6 +155,7 @@ class GuardSession:
     def _record(self, number: int, stage: Stage, sample: int, decision: Decision) -> AuditRecord:
         digests, failed = self.guards.digests, decision.outcome in ("error", "timeout")
         action: Action = "restore" if isinstance(decision.entry.guard, Deanonymize) else decision.outcome
+        stage = "decoding" if decision.during_decoding else stage
         base = self._base(number, decision.entry, stage, action, digests.path(decision.place), sample)
         if failed:
             return dataclasses.replace(base, rule=decision.rule)
@@ -200,7 +210,7 @@ class SampleGuard:
     def __init__(
         self, session: GuardSession, entries: Sequence[Entry], shape: AnswerShape, sample: int, claims: Claims | None
     ) -> None:
-        self._session, self._sample = session, sample
+        self._session, self._sample, self._claims = session, sample, claims
         checks = [entry for entry in entries if not isinstance(entry.guard, Deanonymize)]
         restores = [entry for entry in entries if isinstance(entry.guard, Deanonymize)]
 
@@ -239,6 +249,21 @@ class SampleGuard:
 
     def blocked(self) -> GuardBlocked | None:
         return None if self.stopped is None else self._session.blocked(self.stopped, "output")
+
+    def unreplaced(self, error: Exception | None) -> GuardBlocked | None:
+        """For an answer that ended because decoding could not replace a match, or not often enough."""
+        if isinstance(error, NoPlaceholder):
+            decision: Decision | None = error.decision
+        elif isinstance(error, RetractsExhausted) and self._claims is not None:
+            forced = [each.decision for each in self._claims.forced.values()]
+            decision = next((each for each in reversed(forced) if str(each.place) == error.pointer), None)
+        else:
+            return None
+        if decision is None:
+            return None
+        decision = dataclasses.replace(decision, outcome="block", during_decoding=True)
+        self._session.decided(self._sample, [decision])
+        return self._session.blocked(decision, "output")
 
     def blame(self) -> GuardBlocked:
         """For an edited answer that its type refuses: no placeholder fits there."""

@@ -32,11 +32,20 @@ class AnswerShape:
         return AnswerReader(self.kind, think=self.think, form=self.form)
 
 
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """A text that decoding put in the place of a match. is_reserved: it is a placeholder, which guards let pass."""
+
+    decision: Decision
+    is_reserved: bool
+
+
 @dataclass(slots=True)
 class Claims:
-    """Placeholders that decoding has forced: raw byte offset -> (raw text, decision). Shared by a request's samples."""
+    """What decoding has forced, by byte offset and raw text. Shared by a request's samples: one of them may have
+    forced what another has not, so each looks whether the text stands there."""
 
-    forced: dict[tuple[int, str], Decision] = field(default_factory=dict)
+    forced: dict[tuple[int, str], Forced] = field(default_factory=dict)
 
 
 class GuardStream:
@@ -117,21 +126,22 @@ class GuardStream:
         released = unit.release(final=final)
         self.stopped = unit.stopped
         if final or self.stopped is not None:
-            self.decisions += [decision for _, _, decision in self._forced_spans(unit)]
+            self.decisions += [forced.decision for _, _, forced in self._forced_spans(unit)]
             self.decisions += unit.decisions
         return released
 
     def _is_exempt(self, unit: UnitWatch, start: int, end: int) -> bool:
-        return any(first <= start and end <= last for first, last, _ in self._forced_spans(unit))
+        spans = self._forced_spans(unit)
+        return any(forced.is_reserved and first <= start and end <= last for first, last, forced in spans)
 
-    def _forced_spans(self, unit: UnitWatch) -> list[tuple[int, int, Decision]]:
+    def _forced_spans(self, unit: UnitWatch) -> list[tuple[int, int, Forced]]:
         """Placeholders that stand where they were forced, as spans of the unit's decoded characters."""
         if self._claims is None or not self._starts:
             return []
-        spans: list[tuple[int, int, Decision]] = []
-        for (at, raw), decision in sorted(self._claims.forced.items(), key=lambda item: item[0]):
+        spans: list[tuple[int, int, Forced]] = []
+        for (at, raw), forced in sorted(self._claims.forced.items(), key=lambda item: item[0]):
             first = bisect_left(self._starts, at)
             last = bisect_left(self._starts, at + len(raw.encode()))
             if first < last and self._starts[first] == at and unit.raw(first, last) == raw:
-                spans.append((first, last, decision))
+                spans.append((first, last, forced))
         return spans

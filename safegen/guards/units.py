@@ -9,6 +9,7 @@ unit at its parent's place: nothing is ever left out of sight.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -67,6 +68,11 @@ class JsonReader:
         self._key: list[str] = []
         self._escape = ""
         self.done = False
+
+    def copy(self) -> JsonReader:
+        twin = copy.copy(self)
+        twin._steps, twin._depth, twin._key = list(self._steps), list(self._depth), list(self._key)
+        return twin
 
     def feed(self, char: str) -> Iterator[Piece]:
         if self._state == "string":
@@ -219,6 +225,11 @@ class AnswerReader:
         self._stage: Literal["start", "thinking", "answer", "text", "lead", "call", "after"] = (
             "answer" if think is None else "start"
         )
+
+    def copy(self) -> AnswerReader:
+        twin = copy.copy(self)
+        twin._json = None if self._json is None else self._json.copy()
+        return twin
 
     def feed(self, text: str) -> Iterator[Piece]:
         for char in text:

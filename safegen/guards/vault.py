@@ -79,6 +79,7 @@ class Anonymize(Guard):
             raise RequestError("Anonymize takes guards, such as Anonymize([PII()])", field="detectors")
         if self.stages != ("input",):
             raise RequestError(f"Anonymize works on input, got stages={self.stages!r}", field="stages")
+        self.inline = all(detector.inline for detector in self.detectors)
         self._vault: Vault | None = None
 
     def find(self, view: GuardView) -> Sequence[Match]:
@@ -100,9 +101,7 @@ class Anonymize(Guard):
         return bound
 
     def to_dict(self) -> dict[str, Any]:
-        described = super().to_dict() | {"detectors": [detector.to_dict() for detector in self.detectors]}
-        described.pop("on_fail", None)
-        return described if self.on_fail == "redact" else described | {"on_fail": self.on_fail}
+        return super().to_dict() | {"detectors": [detector.to_dict() for detector in self.detectors]}
 
     @classmethod
     def from_dict(cls, given: Any) -> Anonymize:

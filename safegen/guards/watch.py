@@ -38,6 +38,7 @@ class Decision:
     replacement: str = field(default="", repr=False)
     matched: str = field(default="", repr=False)
     hint: str = ""
+    during_decoding: bool = False
 
     @property
     def stops(self) -> bool:
@@ -72,7 +73,7 @@ class UnitWatch:
         self._is_exempt = is_exempt
         self._chars: list[str] = []
         self._raws: list[str] = []
-        self._num_decided = 0  # characters whose matches are decided; all of them are released or replaced
+        self.num_decided = 0  # characters whose matches are decided; all of them are released or replaced
         self._covered = 0  # end of the last replaced span
         self._num_seen = 0
         acting = [entry for entry in entries if not entry.only_logs]
@@ -86,6 +87,10 @@ class UnitWatch:
     @property
     def text(self) -> str:
         return "".join(self._chars)
+
+    def copy_lists(self) -> None:
+        """What a shallow copy shares with its original, made its own."""
+        self._chars, self._raws, self.decisions = list(self._chars), list(self._raws), list(self.decisions)
 
     def raw(self, first: int, last: int) -> str:
         return "".join(self._raws[first:last])
@@ -106,37 +111,37 @@ class UnitWatch:
 
     def _release(self, entries: Sequence[Entry], *, final: bool) -> str:
         if not entries and (final or not self._withholds):
-            taken = "".join(self._raws[self._num_decided :])
-            self._num_decided = len(self._raws)
+            taken = "".join(self._raws[self.num_decided :])
+            self.num_decided = len(self._raws)
             return taken
         if not final and (self._withholds or len(self._chars) == self._num_seen):
             return ""
         self._num_seen = len(self._chars)
-        begin = 0 if self._look_behind is None else max(0, self._num_decided - self._look_behind)
+        begin = 0 if self._look_behind is None else max(0, self.num_decided - self._look_behind)
         seen = "".join(self._chars[begin:])
         try:
             frontier = len(self._chars) if final else begin + _frontier(entries, seen)
         except Exception as error:  # a guard that cannot say what is certain
             self._stop(Decision(entries[0], "error", *self._here(), type(error).__name__, 1.0, self.place))
             return ""
-        if frontier <= self._num_decided and not final:
+        if frontier <= self.num_decided and not final:
             return ""
         view = GuardView(seen, str(self.place), "output", final, protected=self._protected)
         decisions = self._decide(self._look(entries, view), begin, frontier, final)
-        return self._apply(decisions, max(frontier, self._num_decided))
+        return self._apply(decisions, max(frontier, self.num_decided))
 
     def _log(self, entries: Sequence[Entry]) -> None:
         """Guards that only log hold nothing back: they see the unit when it has ended, as far as it came."""
         if not entries:
             return
-        seen = "".join(self._chars[: self._num_decided])
+        seen = "".join(self._chars[: self.num_decided])
         view = GuardView(seen, str(self.place), "output", True, protected=self._protected)
         decisions = [each for finding in self._look(entries, view) for each in self._of(finding, 0)]
         self.decisions += decisions
         self.decisions.sort(key=_text_order)
 
     def _here(self) -> tuple[int, int]:
-        return self._num_decided, self._num_decided
+        return self.num_decided, self.num_decided
 
     def _stop(self, decision: Decision) -> None:
         self.stopped = decision
@@ -147,7 +152,7 @@ class UnitWatch:
         made: list[Decision] = []
         for finding in findings:
             for decision in self._of(finding, begin):
-                known = decision.start < self._num_decided
+                known = decision.start < self.num_decided
                 open_yet = decision.start >= frontier and not final
                 fails = decision.outcome in ("error", "timeout")
                 if fails or not (known or open_yet or self._is_exempt(self, decision.start, decision.end)):
@@ -174,7 +179,7 @@ class UnitWatch:
 
     def _apply(self, decisions: Sequence[Decision], frontier: int) -> str:
         released: list[str] = []
-        place = self._num_decided
+        place = self.num_decided
         for decision in decisions:
             if decision.stops:
                 self._stop(decision)
@@ -189,7 +194,7 @@ class UnitWatch:
                 place = max(place, decision.start)
             self._covered = max(self._covered, decision.end)
         released.extend(self._raws[max(place, self._covered) : frontier])
-        self._num_decided = max(self._num_decided, frontier)
+        self.num_decided = max(self.num_decided, frontier)
         return "".join(released)
 
 
