@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent, StreamEvent
     from safegen.explaining import Blamed, Explanation, explain
     from safegen.guards import (
+        PII,
         Allow,
         Anonymize,
         AuditRecord,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         Refusal,
         Replace,
         Retry,
+        Secrets,
     )
     from safegen.limits import Limits
     from safegen.llm import LLM
@@ -92,6 +94,7 @@ _MODULE_OF = {
     "Match": "guards",
     "ModelLoadError": "errors",
     "OutputType": "output_type",
+    "PII": "guards",
     "QueueFull": "errors",
     "Refusal": "guards",
     "Refused": "errors",
@@ -103,6 +106,7 @@ _MODULE_OF = {
     "SafegenError": "errors",
     "SamplingParams": "engine.request",
     "SchemaError": "errors",
+    "Secrets": "guards",
     "SnapshotEvent": "events",
     "Speculation": "speculation",
     "StreamEvent": "events",
@@ -120,6 +124,7 @@ _MODULE_OF = {
 
 __all__ = [
     "LLM",
+    "PII",
     "Allow",
     "Anonymize",
     "AsyncLLM",
@@ -160,6 +165,7 @@ __all__ = [
     "SafegenError",
     "SamplingParams",
     "SchemaError",
+    "Secrets",
     "SnapshotEvent",
     "Speculation",
     "StreamEvent",

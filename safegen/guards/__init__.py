@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from safegen.guards.base import Allow, Block, Edit, Guard, GuardView, Match, Replace, Retry
     from safegen.guards.custom import Custom
     from safegen.guards.guards import Guards
+    from safegen.guards.pii import PII
     from safegen.guards.refusal import Refusal
     from safegen.guards.registry import register
+    from safegen.guards.secrets import Secrets
     from safegen.guards.vault import Anonymize, Deanonymize
 
 # Names of guard classes, which are type names in configuration too. A new guard is added here, in _MODULE_OF, in
 # __all__ and (when its module is new) in _module.
-GUARD_NAMES = frozenset({"Anonymize", "Deanonymize"})
+GUARD_NAMES = frozenset({"Anonymize", "Deanonymize", "PII", "Secrets"})
 
 _MODULE_OF = {
     "Allow": "base",
@@ -29,13 +31,16 @@ _MODULE_OF = {
     "GuardView": "base",
     "Guards": "guards",
     "Match": "base",
+    "PII": "pii",
     "Refusal": "refusal",
     "Replace": "base",
     "Retry": "base",
+    "Secrets": "secrets",
     "register": "registry",
 }
 
 __all__ = [
+    "PII",
     "Allow",
     "Anonymize",
     "AuditRecord",
@@ -50,6 +55,7 @@ __all__ = [
     "Refusal",
     "Replace",
     "Retry",
+    "Secrets",
     "register",
 ]
 
@@ -78,10 +84,18 @@ def _module(name: str) -> Any:
             from safegen.guards import guards as guard_set
 
             return guard_set
+        case "pii":
+            from safegen.guards import pii
+
+            return pii
         case "refusal":
             from safegen.guards import refusal
 
             return refusal
+        case "secrets":
+            from safegen.guards import secrets
+
+            return secrets
         case "vault":
             from safegen.guards import vault
 
