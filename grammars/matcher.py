@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from safegen._native import LimitExceeded, MaskBuffer, Matcher, Program, Violation, fill_batch
@@ -56,6 +56,12 @@ class NativeConstraint:
     @property
     def batch_fill(self) -> BatchFill | None:
         return _fill_batch if type(self) is NativeConstraint else None  # a subclass may fill in its own way
+
+    @property
+    def legal_prefix(self) -> Callable[[Sequence[int], Sequence[int]], int] | None:
+        """(prefix, ids): how many of ids are legal one after the other after the prefix, none if that is not, up to the
+        first with which the constraint would go back. None where a subclass moves in its own way."""
+        return self._matcher.legal_prefix if type(self) is NativeConstraint else None
 
     def advance(self, ids: Sequence[int]) -> Retract | None:
         try:

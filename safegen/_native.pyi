@@ -217,6 +217,9 @@ class Matcher:
     def advance(self, ids: Sequence[int]) -> tuple[int, bytes, str] | None:
         """Commit tokens. When a value as a whole fails, the matcher goes back: (tokens kept, bytes that must come next,
         schema pointer); later ids of the call are dropped and the failed text is excluded from then on."""
+    def legal_prefix(self, prefix: Sequence[int], ids: Sequence[int]) -> int:
+        """How many of ids a fork could be advanced by, one after the other, after the prefix; the first with which it
+        goes back is the last of them. 0 where the prefix is not legal or goes back."""
     def settled(self) -> int:
         """How many of the tokens nothing takes back any more."""
     def forced(self) -> bytes: ...

@@ -116,6 +116,9 @@ def legal_prefix(constraint: Constraint | None, prefix: Ids[int], ids: Ids[int])
     """
     if constraint is None:
         return len(ids)
+    at_once: Callable[[Ids[int], Ids[int]], int] | None = getattr(constraint, "legal_prefix", None)
+    if at_once is not None:
+        return at_once(prefix, ids)
     fork, num_legal = constraint.fork(), 0
     try:
         if prefix and fork.advance(tuple(prefix)) is not None:

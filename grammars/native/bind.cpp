@@ -417,6 +417,7 @@ void bind_grammars(nb::module_& m) {
                  if (!back) return std::nullopt;
                  return std::tuple{back->kept_tokens, bytes_of(back->forced_prefix), back->pointer};
              }, "ids"_a)
+        .def("legal_prefix", &Matcher::legal_prefix, "prefix"_a, "ids"_a, Release())
         .def("settled", &Matcher::settled)
         .def("forced", [](const Matcher& m) { std::string s; { nb::gil_scoped_release r; s = m.forced(); } return bytes_of(s); })
         .def("can_end", &Matcher::can_end)

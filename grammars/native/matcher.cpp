@@ -593,6 +593,24 @@ std::optional<WentBack> Matcher::advance(const std::vector<uint32_t>& ids) {
     return std::nullopt;
 }
 
+size_t Matcher::legal_prefix(const std::vector<uint32_t>& prefix, const std::vector<uint32_t>& ids) const {
+    size_t num_legal = 0;
+    try {
+        Matcher ahead(*this);
+        if (ahead.advance(prefix)) return 0;
+        for (uint32_t id : ids) {
+            Position at = ahead.now_;  // most end at a token that is refused, which is told without an exception here
+            if (ahead.feed(at, id) == Fed::Refused) break;
+            const bool goes_back = ahead.advance({id}).has_value();
+            ++num_legal;
+            if (goes_back) break;
+        }
+    } catch (const Violation&) {
+    } catch (const LimitExceeded&) {
+    }
+    return num_legal;
+}
+
 // Excludes the text from `start` on and returns to the token boundary before it; repeats while nothing is left there.
 WentBack Matcher::go_back(uint32_t start, NodeId node, uint32_t floor) {
     constexpr size_t kMaxExcluded = 10'000;

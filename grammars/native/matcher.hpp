@@ -117,6 +117,8 @@ public:
     // rows: (draft.size() + 1) * words, zeroed and filled. Returns the number of legal drafts.
     size_t fill(const std::vector<uint32_t>& draft, int32_t* rows);
     std::optional<WentBack> advance(const std::vector<uint32_t>& ids);
+    // How many of ids a copy could be advanced by after the prefix, up to the first with which it goes back.
+    size_t legal_prefix(const std::vector<uint32_t>& prefix, const std::vector<uint32_t>& ids) const;
     size_t settled() const;  // tokens that nothing takes back any more
     std::string forced() const;
     bool can_end() const { return now_.stopped || (now_.forced.empty() && now_.state.can_end); }

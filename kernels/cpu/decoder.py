@@ -6,11 +6,14 @@ the backend hold: a sequence's logits depend on its tokens alone, to the last bi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from safegen import _native
@@ -59,6 +62,10 @@ class LayerSpec:
     k_norm: NormSpec | None = None
 
 
+_MOST_SPARE_ROWS = 64  # of logits that are kept for the next step
+_OWN_REFERENCES = 3  # to the spare rows while they are looked at: attribute, variable, argument
+
+
 class CpuDecoder:
     """Holds the weights and the scratch memory of a model's step; one call at a time."""
 
@@ -77,6 +84,7 @@ class CpuDecoder:
     ) -> None:
         self._vocab_size = head.weight.shape[0]
         self._cache: Sequence[KvLayer] | None = None
+        self._spare: NDArray[np.float32] | None = None
         self._native = _native.CpuDecoder(
             _handle(embedding), *_linear(head), *_norm(norm), num_heads, num_kv_heads, head_dim, embedding_scale,
             logit_softcap or 0.0,
@@ -120,7 +128,7 @@ class CpuDecoder:
         fp32 logits [rows, vocabulary].
         """
         self._use(cache)
-        logits = torch.empty((len(sampled_rows), self._vocab_size), dtype=torch.float32)
+        logits = self._rows(len(sampled_rows))
         self._native.forward(
             _array(ids.to(torch.int64), "ids"),
             _array(plan.position, "plan.position"),
@@ -157,7 +165,7 @@ class CpuDecoder:
         the ids drawn, [steps done - 1][rows], and the last step's fp32 logits [rows, vocabulary].
         """
         self._use(cache)
-        logits = torch.empty((len(ids), self._vocab_size), dtype=torch.float32)
+        logits = self._rows(len(ids))
         drawn = self._native.forward_ahead(
             _array(ids.to(torch.int64), "ids"),
             _array(position, "position"),
@@ -170,6 +178,14 @@ class CpuDecoder:
             _array(logits, "logits"),
         )
         return drawn, logits
+
+    def _rows(self, count: int) -> Tensor:
+        """Memory for logits: that of the step before, if nobody holds it any more, whose pages are there already."""
+        spare = self._spare
+        if spare is None or len(spare) < count or sys.getrefcount(spare) > _OWN_REFERENCES:
+            spare = np.empty((count, self._vocab_size), dtype=np.float32)
+            self._spare = spare if count <= _MOST_SPARE_ROWS else None
+        return torch.from_numpy(spare[:count])
 
     def _use(self, cache: Sequence[KvLayer]) -> None:
         if cache is self._cache:

@@ -154,6 +154,46 @@ def test_what_is_forced_is_legal_in_every_state(spec: Any) -> None:
             constraint.advance((rng.choice(legal),))
 
 
+class OwnWay(NativeConstraint):
+    """The same machine as a subclass, which is asked token by token."""
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        PERSON,
+        JsonSchema({"type": "array", "items": {"type": "number"}, "uniqueItems": True, "maxItems": 3}),
+        JsonSchema({"type": "string", "not": {"pattern": "^na+$"}}),
+    ],
+    ids=["enforced", "unique", "verified"],
+)
+def test_native_legal_prefix_is_that_of_forks_advanced_token_by_token(schema: Any) -> None:
+    rng = random.Random(5)
+    native = constraint_of(schema)
+    assert isinstance(native, NativeConstraint) and native.legal_prefix is not None
+    num_partial = 0
+    for _ in range(150):
+        if native.is_complete():
+            native = constraint_of(schema)
+        by_token = OwnWay._of(native._matcher.fork())
+        assert by_token.legal_prefix is None
+        drafts = [
+            list(native.shortest_completion()),
+            encode(rng.choice(["1,1]", '"na"', '"n","age":3}', '{"name":"b', "12]"])),
+        ]
+        for ids in drafts:
+            ids = ids[:6] + ([rng.randrange(len(TOKENS))] if rng.random() < 0.5 else [])
+            cut = rng.randrange(len(ids) + 1)
+            count = legal_prefix(native, ids[:cut], ids[cut:])
+            assert count == legal_prefix(by_token, ids[:cut], ids[cut:])
+            num_partial += 0 < count < len(ids) - cut
+        before = native.text()
+        legal = [token for token in range(1, len(TOKENS)) if legal_prefix(native, (), (token,))]
+        assert native.text() == before
+        native.advance((rng.choice(legal),)) if legal else native.advance(native.shortest_completion())
+    assert num_partial > 5
+
+
 # --- n-gram ---------------------------------------------------------------------------------------------------------
 
 
