@@ -17,7 +17,8 @@ from safegen.guards.base import Allow, Block, Guard, GuardView, Match, Replace, 
 class Custom(Guard):
     """fn: GuardView -> matches. rule: the name of matches that have none. max_match: the longest match it returns, in
     characters, when its findings depend on nothing but the match and `look_behind` and `look_ahead` characters around
-    it; None withholds a stream to its end."""
+    it; None withholds a stream to its end. inline: it takes time linear in the text and waits for nothing, so it may
+    run on the caller's and the engine's thread; else it has one of its own, and is not used while decoding."""
 
     def __init__(
         self,
@@ -27,12 +28,13 @@ class Custom(Guard):
         max_match: int | None = None,
         look_ahead: int = 0,
         look_behind: int | None = None,
+        inline: bool = False,
         **common: Any,
     ) -> None:
         if not callable(fn):
             raise RequestError(f"Custom takes a function of a GuardView, got {type(fn).__name__}", field="fn", value=fn)
         super().__init__(**common)
-        self.fn, self.rule = fn, rule
+        self.fn, self.rule, self.inline = fn, rule, inline
         self.max_match, self.look_ahead, self.look_behind = max_match, look_ahead, look_behind
 
     def find(self, view: GuardView) -> Sequence[Match]:

@@ -22,7 +22,13 @@ _TEXTS = ("a.b@c.com", "zz9@y.com", "123-45-6789", "4111111111111111", "x@y.zz")
 
 
 def _guards(**settings: Any) -> Guards:
-    guards = [Email(on_fail="redact"), Ssn(on_fail="redact"), Word("mail", on_fail="log"), Word("none"), Raising(on_fail="log")]
+    guards = [
+        Email(on_fail="redact"),
+        Ssn(on_fail="redact"),
+        Word("mail", on_fail="log"),
+        Word("none"),
+        Raising(on_fail="log"),
+    ]
     return Guards(guards, **({"audit_key": _KEY} | settings))
 
 

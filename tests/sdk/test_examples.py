@@ -20,6 +20,8 @@ LAST_LINE = {
     "grammar_sql.py": "3 of 3 queries ran",
     "explain.py": "5 of 6 texts explained",
     "speculation.py": "3 of 3 answers the same",
+    "guards.py": "3 of 3 kept",
+    "redact_stream.py": "replaced: True, digits shown: 0, same as the result: True",
     "think.py": r"answered: answer='(yes|no|unclear)' confidence=[0-9.e-]+",
 }
 
