@@ -64,6 +64,8 @@ class ModelRunner:
         self._cache = kv_cache.make_layers(self._model.config, self._kv_dtype, num_blocks, block_size)
 
     def forward(self, batch: ForwardBatch, masks: RowMasks | None = None) -> NDArray[np.float32]:
+        if isinstance(self._model, NativeDecoder) and self._cache:
+            return self._model.forward_batch(batch, self._cache, masks)
         return self._compute(self._model, batch, masks)
 
     def early_exit(self, num_layers: int) -> Callable[[ForwardBatch, RowMasks | None], NDArray[np.float32]]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from safegen.engine.backend import AheadDraws, ForwardBatch
+from safegen.engine.backend import AheadDraws, ForwardBatch, RowMasks
 from safegen.engine.models.base import LogitMasks, Model
 from safegen.engine.models.config import ModelConfig
 from safegen.engine.models.layers import Decoder, DecoderLayer, Linear, Norm
@@ -51,6 +53,23 @@ class NativeDecoder:
         """As `Model` has it. num_layers: stop after so many (models/early_exit.py); None is all."""
         tables = self._tables(plan.block_table.shape[1] * plan.block_size)
         return self._native.forward(ids, plan, cache, sampled_rows, tables, masks, num_layers)
+
+    def forward_batch(
+        self, batch: ForwardBatch, cache: Sequence[KvLayer], masks: RowMasks | None
+    ) -> NDArray[np.float32]:
+        """`forward` of a batch as it is."""
+        return self._native.forward_arrays(
+            batch.ids.astype(np.int64),
+            batch.position,
+            batch.slot,
+            batch.query_start,
+            batch.context_len,
+            batch.block_table,
+            cache,
+            batch.sampled_rows,
+            self._tables(batch.block_table.shape[1] * batch.block_size),
+            None if masks is None else (masks.words, masks.restricted),
+        )
 
     def forward_ahead(
         self, batch: ForwardBatch, cache: Sequence[KvLayer], draws: AheadDraws

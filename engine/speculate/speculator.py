@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from safegen.engine.request import DraftCounts
 from safegen.engine.sequence import Sequence
-from safegen.engine.speculate.base import Ask, BlockBorrower, Draft, Drafter, DraftPart
+from safegen.engine.speculate.base import NO_DRAFT, Ask, BlockBorrower, Draft, Drafter, DraftPart
 from safegen.engine.speculate.estimate import Acceptance, Luck, StepCost
 from safegen.engine.step import Sampled, Span, StepOutcome, StepPlan
 
@@ -134,8 +134,9 @@ class Speculator:
                     asks.append(each.ask(room))
             if asks:
                 drafts = self._ask(drafter, asks)
-                sound = [self._extend(*one, wanted, name) for one in zip(open_ones, asks, drafts)]
-                if sound and all(sound):
+                told = (one for one in zip(open_ones, asks, drafts) if one[2] is not NO_DRAFT)
+                sound = [self._extend(*one, wanted, name) for one in told]
+                if drafts and all(sound):
                     self._faults[name] = 0
         return ((each.sequence, each.parts) for each in growing.values() if each.parts)
 

@@ -127,9 +127,7 @@ class CpuDecoder:
         -inf. num_layers: stop after the first so many layers and take norm and head from there; None is all. Returns
         fp32 logits [rows, vocabulary].
         """
-        self._use(cache)
-        logits = self._rows(len(sampled_rows))
-        self._native.forward(
+        arrays = (
             _array(ids.to(torch.int64), "ids"),
             _array(plan.position, "plan.position"),
             _array(plan.slot, "plan.slot"),
@@ -137,12 +135,41 @@ class CpuDecoder:
             _array(plan.context_len, "plan.context_len"),
             _array(plan.block_table, "plan.block_table"),
             _array(sampled_rows.to(torch.int32), "sampled_rows"),
-            [(_array(cos, "cos"), _array(sin, "sin")) for cos, sin in ropes],
-            None if masks is None else _array(masks[0], "masks"),
-            None if masks is None else _array(masks[1], "restricted"),
-            _array(logits, "logits"),
-            *(() if num_layers is None else (num_layers,)),
         )
+        wanted = (None, None) if masks is None else (_array(masks[0], "masks"), _array(masks[1], "restricted"))
+        return torch.from_numpy(self._step(arrays, len(sampled_rows), cache, ropes, wanted, num_layers))
+
+    def forward_arrays(
+        self,
+        ids: NDArray[np.int64],
+        position: NDArray[np.int32],
+        slot: NDArray[np.int32],
+        query_start: NDArray[np.int32],
+        context_len: NDArray[np.int32],
+        block_table: NDArray[np.int32],
+        cache: Sequence[KvLayer],
+        sampled_rows: NDArray[np.int32],
+        ropes: Sequence[tuple[Tensor, Tensor]],
+        masks: tuple[NDArray[np.int32], NDArray[np.bool_]] | None = None,
+    ) -> NDArray[np.float32]:
+        """`forward` of all layers without tensors, each of which costs more than a microsecond."""
+        arrays = (ids, position, slot, query_start, context_len, block_table, sampled_rows)
+        wanted = (None, None) if masks is None else masks
+        return self._step(arrays, len(sampled_rows), cache, ropes, wanted, None)
+
+    def _step(
+        self,
+        arrays: tuple[Any, Any, Any, Any, Any, Any, Any],
+        num_rows: int,
+        cache: Sequence[KvLayer],
+        ropes: Sequence[tuple[Tensor, Tensor]],
+        masks: tuple[Any, Any],
+        num_layers: int | None,
+    ) -> NDArray[np.float32]:
+        self._use(cache)
+        logits = self._rows(num_rows)
+        tables = [(_array(cos, "cos"), _array(sin, "sin")) for cos, sin in ropes]
+        self._native.forward(*arrays, tables, *masks, logits, num_layers or 0)
         return logits
 
     def forward_ahead(
@@ -175,17 +202,17 @@ class CpuDecoder:
             list(settings),
             _array(uniforms, "uniforms"),
             list(stop_ids),
-            _array(logits, "logits"),
+            logits,
         )
-        return drawn, logits
+        return drawn, torch.from_numpy(logits)
 
-    def _rows(self, count: int) -> Tensor:
+    def _rows(self, count: int) -> NDArray[np.float32]:
         """Memory for logits: that of the step before, if nobody holds it any more, whose pages are there already."""
         spare = self._spare
         if spare is None or len(spare) < count or sys.getrefcount(spare) > _OWN_REFERENCES:
             spare = np.empty((count, self._vocab_size), dtype=np.float32)
             self._spare = spare if count <= _MOST_SPARE_ROWS else None
-        return torch.from_numpy(spare[:count])
+        return spare[:count]
 
     def _use(self, cache: Sequence[KvLayer]) -> None:
         if cache is self._cache:

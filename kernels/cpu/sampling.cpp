@@ -237,6 +237,16 @@ int64_t draw_by_weight(const SampleLoops& loop, const Candidates& all, float bes
     return kept.id(inverse_of_head(draw.uniform, own.head));
 }
 
+// A greedy row whose favourite of all ids is legal, as it mostly is, needs no look at the others' bits.
+bool draw_favourite(const SampleLoops& loop, Draw& draw, int64_t vocab, Buffers& own) {
+    own.maxima.resize(blocks_of(vocab));
+    if (!loop.block_maxima(draw.row, vocab, own.maxima.data())) return false;
+    const float best = *std::max_element(own.maxima.begin(), own.maxima.end());
+    if (!std::isfinite(best)) return false;
+    draw.id = place_of(best, {nullptr, draw.row, vocab}, own.maxima);
+    return (draw.mask[draw.id / 32] >> (draw.id % 32)) & 1u;
+}
+
 void sample_one(const SampleLoops& loop, Draw& draw, int64_t vocab, Buffers& own) {
     Candidates all{nullptr, draw.row, vocab};
     draw.fault = SampleFault::none;
@@ -249,6 +259,8 @@ void sample_one(const SampleLoops& loop, Draw& draw, int64_t vocab, Buffers& own
         }
         if (legal < vocab / kSparseShare) {
             all = gather(draw, vocab, legal, own);
+        } else if (draw.settings.temperature == 0.0 && draw_favourite(loop, draw, vocab, own)) {
+            return;
         } else {
             own.scores.resize(std::max<std::size_t>(own.scores.size(), vocab));
             loop.blend(draw.row, draw.mask, vocab, own.scores.data());

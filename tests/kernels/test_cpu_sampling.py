@@ -199,3 +199,18 @@ def test_arguments_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         draw_tokens(logits, vocab, words, [asked])
+
+
+@pytest.mark.parametrize("forbidden", [5.0, 2.0, INF, -INF, math.nan], ids=str)
+@pytest.mark.parametrize("vocab", [70, 4160])
+def test_greedy_rows_are_not_moved_by_what_the_mask_forbids(isa: str, vocab: int, forbidden: float) -> None:
+    rng = np.random.default_rng(vocab)
+    row = np.minimum(rng.standard_normal(vocab), 1.9).astype(np.float32)
+    legal = rng.random(vocab) < 0.8
+    first, second = np.flatnonzero(legal)[[-9, -2]]
+    row[[first, second]] = 2.0
+    row[~legal] = np.float32(forbidden)
+    for expected in (first, second):
+        ids, faults = draw_tokens(row[None], vocab, masks_of([legal]), [Draw(GREEDY, 0, 0, 0.0)])
+        assert ids == [expected] and not faults
+        row[first] = -1.0
