@@ -62,12 +62,15 @@ class Ask:
 
 class Drafter(Protocol):
     """Called by the engine's thread alone. name: of its statistics. is_costly: proposing takes a good part of a
-    forward's time; then it is asked only where its guesses have paid, for as many tokens as are likely to."""
+    forward's time; then it is asked only where its guesses have paid, for as many tokens as are likely to. is_forced:
+    it drafts what little is legal, so that its rows cost less than others."""
 
     @property
     def name(self) -> str: ...
     @property
     def is_costly(self) -> bool: ...
+    @property
+    def is_forced(self) -> bool: ...
 
     def propose(self, asks: Ids[Ask]) -> Ids[Draft]:
         """One draft an ask, in their order; an empty one where there is no guess.

@@ -1,9 +1,12 @@
 """What a drafted token is worth: the chance that it is accepted, against the time that its row costs.
 
 A step that computes n rows takes about a + b * n seconds; both are learned from the steps as they run, for they differ
-with batch, model and machine. Where the engine makes r tokens a second, a further row is worth computing iff the chance
-that it yields a token is above b * r: the tokens that the same time would yield without it. (That is Dinkelbach's rule
-for the ratio tokens / time: r is measured with the drafts, so the threshold rises to where nothing more can be gained.)
+with batch, model and machine. Rows within what a grammar forces cost less, since the head is computed for legal tokens
+alone: they have a b of their own. Where the engine makes r tokens a second, a further row is worth computing iff the
+chance that it yields a token is above b * r: the tokens that the same time would yield without it. (That is
+Dinkelbach's rule for the ratio tokens / time: r is measured with the drafts, so the threshold rises to where nothing
+more can be gained.) r is that of as many sequences as the step has: when a batch runs out, few share a and
+drafts grow.
 At batch 1 the weights are read once for all rows and b * r is small; where the arithmetic is the limit it comes near 1,
 and only what is all but certain is drafted. A draft's i-th token yields something iff all tokens up to it are accepted,
 so a draft ends where the product of the chances falls below the threshold.
@@ -31,6 +34,7 @@ _FIRST_THRESHOLD = 0.4
 _LOWEST_THRESHOLD, _HIGHEST_THRESHOLD = 0.1, 0.97
 _OUTLIER = 2.5
 _LEAST_SLOPE = 0.3  # of the guess
+_MOST_WIDE = 1.5  # of the mean row's seconds
 _MAX_KINDS = 16_384
 
 
@@ -92,41 +96,70 @@ class Luck:
 
 
 class StepCost:
-    """Seconds of a step by its rows, and tokens a second, of the steps that only decode."""
+    """Seconds of a step by its rows, and tokens a second by its sequences, of the steps that only decode."""
 
     def __init__(self) -> None:
-        self._weight = self._rows = self._rows2 = self._seconds = self._product = self._tokens = 0.0
+        self._weight = self._sequences = self._rows = self._narrow = self._seconds = self._tokens = 0.0
+        self._rows2 = self._narrow2 = self._rows_narrow = self._rows_seconds = self._narrow_seconds = 0.0
 
-    def measured(self, num_rows: int, num_tokens: int, seconds: float) -> None:
+    def measured(self, num_sequences: int, num_rows: int, num_tokens: int, seconds: float, num_narrow: int = 0) -> None:
+        """num_narrow: rows among num_rows for which few tokens are legal, as within what a grammar forces."""
         if self._weight > 1.0:  # a step that something else held up tells nothing of rows
             seconds = min(
                 seconds, _OUTLIER * self._seconds / self._weight * max(1.0, num_rows * self._weight / self._rows)
             )
+        rows, narrow = float(num_rows), float(num_narrow)
         self._weight = self._weight * _KEEP_STEP + 1.0
-        self._rows = self._rows * _KEEP_STEP + num_rows
-        self._rows2 = self._rows2 * _KEEP_STEP + num_rows * num_rows
+        self._sequences = self._sequences * _KEEP_STEP + num_sequences
+        self._rows = self._rows * _KEEP_STEP + rows
+        self._narrow = self._narrow * _KEEP_STEP + narrow
         self._seconds = self._seconds * _KEEP_STEP + seconds
-        self._product = self._product * _KEEP_STEP + num_rows * seconds
         self._tokens = self._tokens * _KEEP_STEP + num_tokens
+        self._rows2 = self._rows2 * _KEEP_STEP + rows * rows
+        self._narrow2 = self._narrow2 * _KEEP_STEP + narrow * narrow
+        self._rows_narrow = self._rows_narrow * _KEEP_STEP + rows * narrow
+        self._rows_seconds = self._rows_seconds * _KEEP_STEP + rows * seconds
+        self._narrow_seconds = self._narrow_seconds * _KEEP_STEP + narrow * seconds
 
     @property
-    def row_seconds(self) -> float:
-        """Seconds that a further row costs: the slope of a line through the steps, held to a cautious guess while they
-        all have about as many rows."""
-        rows, seconds = self._rows / self._weight, self._seconds / self._weight
-        variance = max(0.0, self._rows2 / self._weight - rows * rows)
-        covariance = self._product / self._weight - rows * seconds
-        guess, weight = seconds / (rows + 3.0), 0.02 * rows * rows + 0.1
-        slope = (covariance + weight * guess) / (variance + weight)
-        return min(max(slope, _LEAST_SLOPE * guess), seconds / rows)
+    def row_seconds(self) -> tuple[float, float]:
+        """Seconds that a further row costs, and a further narrow one: the slopes of a plane through the steps, held to
+        a cautious guess, the same for both, while the steps all have about as many rows of each."""
+        weight = self._weight
+        rows, narrow, seconds = self._rows / weight, self._narrow / weight, self._seconds / weight
+        guess, hold = seconds / (rows + 3.0), 0.02 * rows * rows + 0.1
+        aa = max(0.0, self._rows2 / weight - rows * rows) + hold
+        bb = max(0.0, self._narrow2 / weight - narrow * narrow) + hold
+        ab = self._rows_narrow / weight - rows * narrow
+        a = self._rows_seconds / weight - rows * seconds + hold * guess
+        b = self._narrow_seconds / weight - narrow * seconds
+        determinant = aa * bb - ab * ab  # above 0: hold is on the diagonal
+        slope, saved = (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
+        if saved > 0.0:  # a narrow row is no dearer than another
+            slope, saved = a / aa, 0.0
+        dearest = seconds / rows
+        wide = min(max(slope, _LEAST_SLOPE * guess), _MOST_WIDE * dearest)
+        return wide, min(max(slope + saved, _LEAST_SLOPE * guess), dearest, wide)
 
-    @property
-    def threshold(self) -> float:
-        """The chance of a token above which its row pays."""
+    def price(self, num_sequences: int) -> Price:
+        """Of a step of so many sequences: as many tokens and rows each as of late, and what a step takes anyway."""
         if self._weight < _MIN_STEPS or self._seconds <= 0.0:
-            return _FIRST_THRESHOLD
-        return min(max(self.worth(self.row_seconds), _LOWEST_THRESHOLD), _HIGHEST_THRESHOLD)
+            return Price(_FIRST_THRESHOLD, _FIRST_THRESHOLD, 0.0)
+        wide_s, narrow_s = self.row_seconds
+        for_rows_s = min(wide_s * (self._rows - self._narrow) + narrow_s * self._narrow, self._seconds)
+        share = num_sequences * self._weight / self._sequences
+        rate = self._tokens * share / (self._seconds - for_rows_s + for_rows_s * share)
+        return Price(_bounded(wide_s * rate), _bounded(narrow_s * rate), rate)
 
-    def worth(self, seconds: float) -> float:
-        """The tokens that so much time yields."""
-        return seconds * self._tokens / self._seconds if self._seconds > 0.0 else 0.0
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """wide, narrow: the chance of a token above which its row pays. rate: tokens that a second yields without it."""
+
+    wide: float
+    narrow: float
+    rate: float
+
+
+def _bounded(threshold: float) -> float:
+    return min(max(threshold, _LOWEST_THRESHOLD), _HIGHEST_THRESHOLD)

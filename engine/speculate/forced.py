@@ -34,6 +34,7 @@ class ForcedDrafter:
 
     name = "forced"
     is_costly = False
+    is_forced = True
 
     def __init__(self, encode: Callable[[str], list[int]], token_bytes: Ids[bytes | None]) -> None:
         self._encode = encode

@@ -51,6 +51,7 @@ class ModelDrafter:
     falls below it."""
 
     is_costly = True
+    is_forced = False
 
     def __init__(
         self,

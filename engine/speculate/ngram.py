@@ -94,6 +94,7 @@ class _Closers:
         self._closing = {token_id for token_id, piece in pieces if piece[:1] in _CLOSE and not piece.strip(_CLOSE)}
         self._ending = {token_id for token_id, piece in pieces if piece.strip()[:1] in _ENDS}
         self._counts: dict[int, Counter[int]] = {}
+        self._best: dict[int, tuple[int, ...]] = {}  # the most frequent ones of what has been counted
 
     def count(self, type_key: int | None, ids: Ids[int]) -> None:
         """Note the closing tokens among ids that come after something else; the first id is only looked back at."""
@@ -101,9 +102,12 @@ class _Closers:
             return
         if len(self._counts) > _MAX_CORPORA:
             self._counts.clear()
+            self._best.clear()
         closing = self._closing
         found = [after for before, after in pairwise(ids) if after in closing and before not in closing]
-        self._counts.setdefault(type_key, Counter()).update(found)
+        if found:
+            self._counts.setdefault(type_key, Counter()).update(found)
+            self._best.pop(type_key, None)
 
     def is_closing(self, token_id: int) -> bool:
         return token_id in self._closing
@@ -111,16 +115,25 @@ class _Closers:
     def close(self, ask: Ask, found: tuple[int, ...], num_legal: int) -> tuple[int, ...]:
         """The legal part of what was found up to where a value may end, and a token that ends it; all of the legal part
         where none is known."""
-        counts = self._counts.get(ask.sequence.request.type_key or 0)
+        best = self._most_frequent(ask.sequence.request.type_key or 0)
         constraint = ask.sequence.constraint
         ends = (place for place, token_id in enumerate(found[:num_legal]) if token_id in self._ending)
         place = next(ends, num_legal)
-        if counts is None or constraint is None or place >= ask.room:
+        if constraint is None or place >= ask.room:
             return found[:num_legal]
-        for token_id, _ in counts.most_common(_MAX_CLOSERS):
+        for token_id in best:
             if legal_prefix(constraint, (*ask.prefix, *found[:place]), (token_id,)):
                 return (*found[:place], token_id)
         return found[:num_legal]
+
+    def _most_frequent(self, type_key: int) -> tuple[int, ...]:
+        counts = self._counts.get(type_key)
+        if counts is None:
+            return ()
+        best = self._best.get(type_key)
+        if best is None:
+            best = self._best[type_key] = tuple(token_id for token_id, _ in counts.most_common(_MAX_CLOSERS))
+        return best
 
 
 class NgramDrafter:
@@ -129,6 +142,7 @@ class NgramDrafter:
 
     name = "ngram"
     is_costly = False
+    is_forced = False
 
     def __init__(self, token_bytes: Ids[bytes | None] = ()) -> None:
         self._same = _without_space(token_bytes)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from safegen.engine.request import DraftCounts
 from safegen.engine.sequence import Sequence
 from safegen.engine.speculate.base import NO_DRAFT, Ask, BlockBorrower, Draft, Drafter, DraftPart
-from safegen.engine.speculate.estimate import Acceptance, Luck, StepCost
+from safegen.engine.speculate.estimate import Acceptance, Luck, Price, StepCost
 from safegen.engine.step import Sampled, Span, StepOutcome, StepPlan
 
 _log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ _FIRST = "first"
 # A cheap guess in free text gives up steps that are computed ahead (engine/ahead.py), too; a costly one has shown its
 # worth before it was asked for.
 _FREE_MARGIN, _FREE_HIGHEST = 1.4, 0.97
+_FREE = Price(0.0, 0.0, 0.0)
 _NEW_SHARE = 0.1
 _KEEP_UNASKED = 0.995
 _SUM_TOLERANCE = 1e-3
@@ -55,6 +56,8 @@ class Speculator:
     ) -> None:
         self._drafters = tuple(drafters)
         self._cheap = frozenset(each.name for each in self._drafters if not each.is_costly)
+        self._narrow = frozenset(each.name for each in self._drafters if each.is_forced)
+        self._num_narrow = 0  # rows of the step that is being committed
         self.max_tokens_a_step = max_tokens_a_step if self._drafters else 0
         self._max_tokens_a_draft = max_tokens_a_draft
         self._adaptive = adaptive
@@ -102,8 +105,8 @@ class Speculator:
                 if room > 0:
                     asked.append((sequence, room))
         if asked:
-            threshold = self._cost.threshold if self._adaptive else 0.0
-            for sequence, parts in self._collect(asked, threshold):
+            price = self._cost.price(len(running) or len(asked)) if self._adaptive else _FREE
+            for sequence, parts in self._collect(asked, price):
                 left = self._give(sequence, parts, left)
 
     def _give(self, sequence: Sequence, parts: list[DraftPart], left: int) -> int:
@@ -115,15 +118,14 @@ class Speculator:
         sequence.set_draft(tuple(kept))
         return left
 
-    def _collect(
-        self, asked: list[tuple[Sequence, int]], threshold: float
-    ) -> Iterator[tuple[Sequence, list[DraftPart]]]:
+    def _collect(self, asked: list[tuple[Sequence, int]], price: Price) -> Iterator[tuple[Sequence, list[DraftPart]]]:
         growing = {sequence: _Growing(sequence, room) for sequence, room in asked}
         for drafter in self._drafters:
             name = drafter.name
             if self._faults[name] >= _MAX_FAULTS:
                 continue
-            wanted = threshold and threshold + self._cost.worth(self._seconds_a_token[name])
+            threshold = price.narrow if name in self._narrow else price.wide
+            wanted = threshold and threshold + price.rate * self._seconds_a_token[name]
             open_ones, asks = list[_Growing](), list[Ask]()
             for each in growing.values():
                 room = each.room_for(name)
@@ -263,6 +265,8 @@ class Speculator:
                 if not accepted:
                     break
                 num_accepted += 1
+            if part.drafter in self._narrow:
+                self._num_narrow += len(ids)
             _count(sequence.draft_counts, part.drafter, len(ids), num_accepted)
             _count(self._counts, part.drafter, len(ids), num_accepted)
             place += len(ids)
@@ -273,12 +277,15 @@ class Speculator:
         """How long a step took. Those that compute prompts are left out."""
         if self._drafters and all(span.num_tokens == span.num_sampled for span in plan.spans):
             num_rows = sum(span.num_sampled for span in plan.spans)
-            self._cost.measured(num_rows, sum(len(each.tokens) for each in outcome.outcomes), seconds)
+            num_tokens = sum(len(each.tokens) for each in outcome.outcomes)
+            self._cost.measured(len(plan.spans), num_rows, num_tokens, seconds, self._num_narrow)
+        self._num_narrow = 0
 
     def timed_ahead(self, plan: StepPlan, num_steps: int, seconds: float) -> None:
         """The same for steps without drafts that were computed in one call (engine/ahead.py)."""
         if self._drafters:
-            self._cost.measured(len(plan.spans), len(plan.spans), seconds / num_steps)
+            num_rows = len(plan.spans)
+            self._cost.measured(num_rows, num_rows, num_rows, seconds / num_steps)
 
     def release(self, sequence: Sequence) -> None:
         """The sequence has ended."""

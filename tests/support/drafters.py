@@ -55,6 +55,7 @@ class CheatingDrafter:
     it has stopped it goes on at random."""
 
     is_costly = False
+    is_forced = False
 
     def __init__(self, seed: int, wrong: float = 0.15, name: str = "cheating") -> None:
         self.name = name
@@ -81,6 +82,7 @@ class FunctionDrafter:
     """Proposes what a function makes of each ask."""
 
     is_costly = False
+    is_forced = False
 
     def __init__(self, function: Callable[[Ask], Draft], name: str = "function") -> None:
         self.name = name

@@ -21,32 +21,61 @@ from tests.support.fake_backend import FakeBackend
 def cost_of(fixed_s: float, row_s: float, rows: Ids[int], accepted: float = 1.0) -> StepCost:
     cost = StepCost()
     for number in rows:
-        cost.measured(number, round(1 + (number - 1) * accepted), fixed_s + row_s * number)
+        cost.measured(1, number, round(1 + (number - 1) * accepted), fixed_s + row_s * number)
     return cost
 
 
 @pytest.mark.parametrize(("fixed_s", "row_s"), [(3e-3, 0.2e-3), (1e-3, 1e-3), (5e-3, 5e-3)])
 def test_row_cost_is_the_slope_of_the_steps(fixed_s: float, row_s: float) -> None:
     cost = cost_of(fixed_s, row_s, [1, 4, 2, 8, 6, 3] * 12)
-    assert cost.row_seconds == pytest.approx(row_s, rel=0.15)
+    assert cost.row_seconds == pytest.approx((row_s, row_s), rel=0.15)
+
+
+def test_narrow_rows_have_a_cost_of_their_own() -> None:
+    cost, rng = StepCost(), random.Random(5)
+    for _ in range(200):
+        wide, narrow = 16 + rng.randrange(8), rng.randrange(30)
+        cost.measured(16, wide + narrow, wide + narrow, 2e-3 + 0.8e-3 * wide + 0.5e-3 * narrow, narrow)
+    assert cost.row_seconds == pytest.approx((0.8e-3, 0.5e-3), rel=0.25)
+    price = cost.price(16)
+    assert price.wide > price.narrow + 0.1
+
+
+def test_where_few_sequences_share_a_step_less_likely_tokens_pay() -> None:
+    cost, rng = StepCost(), random.Random(5)
+    for _ in range(200):
+        num_rows = 16 + rng.randrange(20)
+        cost.measured(16, num_rows, num_rows, 5e-3 + 0.8e-3 * num_rows)
+    many, few = cost.price(16), cost.price(2)
+    assert many.wide > 0.75 and few.wide < 0.5
+    assert few.rate == pytest.approx(2 * 25.5 / 16 / (5e-3 + 0.8e-3 * 2 * 25.5 / 16), rel=0.2)
+
+
+def test_narrow_rows_are_never_taken_for_dearer_than_others() -> None:
+    cost, rng = StepCost(), random.Random(5)
+    for _ in range(200):
+        narrow = rng.randrange(8)
+        cost.measured(8, 8 + narrow, 8, 2e-3 + 0.2e-3 * 8 + 0.9e-3 * narrow, narrow)
+    wide_s, narrow_s = cost.row_seconds
+    assert narrow_s <= wide_s
 
 
 def test_where_rows_cost_little_unlikely_tokens_pay_and_where_they_cost_all_only_sure_ones() -> None:
     cheap = cost_of(3e-3, 0.1e-3, [1, 2, 3] * 20, accepted=0.3)
     dear = cost_of(0.1e-3, 1e-3, [16, 18, 20] * 20)
-    assert cheap.threshold < 0.2
-    assert dear.threshold > 0.85
+    assert cheap.price(1).wide < 0.2
+    assert dear.price(1).wide > 0.85
 
 
 def test_one_step_that_was_held_up_changes_little() -> None:
     cost = cost_of(3e-3, 0.5e-3, [1, 2, 4] * 20)
-    before = cost.threshold
-    cost.measured(1, 1, 3.0)
-    assert cost.threshold == pytest.approx(before, abs=0.2)
+    before = cost.price(1).wide
+    cost.measured(1, 1, 1, 3.0)
+    assert cost.price(1).wide == pytest.approx(before, abs=0.2)
 
 
 def test_before_anything_is_measured_the_threshold_is_in_the_middle() -> None:
-    assert 0.2 < StepCost().threshold < 0.6
+    assert 0.2 < StepCost().price(1).wide == StepCost().price(1).narrow < 0.6
 
 
 def test_acceptance_follows_what_is_measured_and_drifts_back_untried() -> None:
@@ -101,7 +130,7 @@ class _Clock:
 class _Sometimes:
     """Right with a given chance at every token; it says nothing about it."""
 
-    name, is_costly = "sometimes", False
+    name, is_costly, is_forced = "sometimes", False, False
 
     def __init__(self, wrong_every: int) -> None:
         self._wrong_every, self._rng = wrong_every, random.Random(1)

@@ -142,7 +142,7 @@ def test_a_drafter_that_fails_now_and_then_goes_on() -> None:
 
 
 class _WrongCount:
-    name, is_costly = "wrong count", True
+    name, is_costly, is_forced = "wrong count", True, False
 
     def __init__(self, drafts: Any) -> None:
         self._drafts = drafts
