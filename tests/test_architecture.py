@@ -41,6 +41,8 @@ _FORBIDDEN = {
     "examples": ("safegen.kernels", "safegen.engine", "safegen.grammars", "safegen._native"),
 }
 _NEVER = frozenset({"transformers", "pickle", "dill", "joblib", "imp"})
+# The one file that runs other people's models: transformers, with no code and no pickles of theirs.
+_MAY = {"safegen/guards/classifier.py": frozenset({"transformers"})}
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -84,6 +86,7 @@ def test_imports_follow_the_table(folder: str) -> None:
         f"{path.relative_to(_ROOT)}:{violation}"
         for path in files
         for violation in violations(folder, path.read_text(encoding="utf-8"))
+        if violation.split(": ")[1].split(".")[0] not in _MAY.get(str(path.relative_to(_ROOT)), ())
     ]
     assert found == []
     if folder != "examples":

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from safegen.guards.audit import AuditRecord
     from safegen.guards.base import Allow, Block, Edit, Guard, GuardView, Match, Replace, Retry
+    from safegen.guards.canary import Canary
+    from safegen.guards.charset import Charset
+    from safegen.guards.classifier import Classifier
     from safegen.guards.custom import Custom
     from safegen.guards.guards import Guards
+    from safegen.guards.injection import PromptInjection
+    from safegen.guards.invisible import InvisibleText
+    from safegen.guards.language import Language
+    from safegen.guards.length import MaxLength
     from safegen.guards.pii import PII
+    from safegen.guards.prompt_leak import SystemPromptLeak
     from safegen.guards.refusal import Refusal
     from safegen.guards.registry import register
     from safegen.guards.secrets import Secrets
@@ -17,25 +25,48 @@ if TYPE_CHECKING:
 
 # Names of guard classes, which are type names in configuration too. A new guard is added here, in _MODULE_OF, in
 # __all__ and (when its module is new) in _module.
-GUARD_NAMES = frozenset({"Anonymize", "Deanonymize", "PII", "Secrets"})
+GUARD_NAMES = frozenset(
+    {
+        "Anonymize",
+        "Canary",
+        "Charset",
+        "Classifier",
+        "Deanonymize",
+        "InvisibleText",
+        "Language",
+        "MaxLength",
+        "PII",
+        "PromptInjection",
+        "Secrets",
+        "SystemPromptLeak",
+    }
+)
 
 _MODULE_OF = {
     "Allow": "base",
     "Anonymize": "vault",
     "AuditRecord": "audit",
     "Block": "base",
+    "Canary": "canary",
+    "Charset": "charset",
+    "Classifier": "classifier",
     "Custom": "custom",
     "Deanonymize": "vault",
     "Edit": "base",
     "Guard": "base",
     "GuardView": "base",
     "Guards": "guards",
+    "InvisibleText": "invisible",
+    "Language": "language",
     "Match": "base",
+    "MaxLength": "length",
     "PII": "pii",
+    "PromptInjection": "injection",
     "Refusal": "refusal",
     "Replace": "base",
     "Retry": "base",
     "Secrets": "secrets",
+    "SystemPromptLeak": "prompt_leak",
     "register": "registry",
 }
 
@@ -45,17 +76,25 @@ __all__ = [
     "Anonymize",
     "AuditRecord",
     "Block",
+    "Canary",
+    "Charset",
+    "Classifier",
     "Custom",
     "Deanonymize",
     "Edit",
     "Guard",
     "GuardView",
     "Guards",
+    "InvisibleText",
+    "Language",
     "Match",
+    "MaxLength",
+    "PromptInjection",
     "Refusal",
     "Replace",
     "Retry",
     "Secrets",
+    "SystemPromptLeak",
     "register",
 ]
 
@@ -76,6 +115,38 @@ def _module(name: str) -> Any:
             from safegen.guards import audit
 
             return audit
+        case "canary":
+            from safegen.guards import canary
+
+            return canary
+        case "charset":
+            from safegen.guards import charset
+
+            return charset
+        case "classifier":
+            from safegen.guards import classifier
+
+            return classifier
+        case "injection":
+            from safegen.guards import injection
+
+            return injection
+        case "invisible":
+            from safegen.guards import invisible
+
+            return invisible
+        case "language":
+            from safegen.guards import language
+
+            return language
+        case "length":
+            from safegen.guards import length
+
+            return length
+        case "prompt_leak":
+            from safegen.guards import prompt_leak
+
+            return prompt_leak
         case "custom":
             from safegen.guards import custom
 

@@ -168,6 +168,11 @@ class Guard(abc.ABC):
         """The guard that serves one request: itself, unless it keeps something for that request in its vault."""
         return self
 
+    def protecting(self, protected: Sequence[str]) -> Guard:
+        """The guard that watches the streams of one request, whose protected texts are these: itself, unless its
+        frontier depends on them."""
+        return self
+
     def placeholder(self, match: Match) -> str:
         """What takes the place of a match in text: the rule's name in capitals, as `[EMAIL]`. Never the text itself."""
         return f"[{re.sub(r'[^A-Za-z0-9]+', '_', match.rule).strip('_').upper() or 'REDACTED'}]"

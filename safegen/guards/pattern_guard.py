@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 from safegen.guards.base import Guard, GuardView, Match
 from safegen.guards.reading import MAX_SKIPPED, Reading, compiled, read
@@ -56,7 +56,7 @@ def _union(patterns: tuple[str, ...], tail: str) -> Any:
 class PatternGuard(Guard):
     """A guard whose findings are those of `rules`, which a subclass sets before it calls `super().__init__`."""
 
-    inline: ClassVar[bool] = True
+    inline = True
     rules: tuple[Rule, ...] = ()
 
     def _use(self, rules: Sequence[Rule]) -> None:

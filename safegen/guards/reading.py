@@ -36,6 +36,7 @@ _PAIRS = (
 )
 _CONFUSABLES = {pair[0]: pair[1] for pair in _PAIRS.split()}
 _CONFUSABLES |= {"。": ".", "․": ".", "·": ".", "∶": ":", "׃": ":", "−": "-", "⁄": "/", "∕": "/"}
+_CONFUSABLES |= dict.fromkeys("“”„«»", '"') | dict.fromkeys("‘’‚´", "'")
 
 
 class _Table(dict[int, str]):

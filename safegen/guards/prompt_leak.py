@@ -1,0 +1,128 @@
+"""Answers that repeat what must not be repeated: the system prompt, or segments that the caller names.
+
+An overlap is a run of letters and digits that stands in a protected text too; case, spaces, punctuation, accents and
+look-alikes are not told apart. The index holds windows of the protected text at every `STEP`th letter, so every overlap
+of `min_overlap` letters holds one of them, and a scan is one pass over the answer. At most STEP - 1 letters on either
+side of a found overlap stay outside of it; with `block`, the default, that makes no difference.
+
+Not covered: paraphrase, translation, other encodings.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from safegen.errors import RequestError
+from safegen.guards.base import Guard, GuardView, Match, Stage
+from safegen.guards.pattern_guard import pieces
+from safegen.guards.reading import read
+
+STEP = 8
+_SPREAD = 4  # characters that one letter of a window may take, separators included
+_LETTERS = np.zeros(256, dtype=bool)
+_LETTERS[[*b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789\xaa\xa4"]] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """windows: what an answer must not hold. beginnings: hashes of their proper beginnings, for streams."""
+
+    windows: frozenset[bytes]
+    beginnings: frozenset[int]
+
+
+def letters(text: str) -> tuple[bytes, NDArray[np.intp], NDArray[np.intp]]:
+    """The letters and digits of a text's reading in lower case, and where each character begins and ends."""
+    reading = read(text)
+    octets = np.frombuffer(reading.octets, dtype=np.uint8)
+    places = np.flatnonzero(_LETTERS[octets])
+    starts = places if reading.offsets is None else reading.offsets[places]
+    return octets[places].tobytes().lower(), starts, starts + 1
+
+
+@lru_cache(maxsize=32)
+def index_of(protected: tuple[str, ...], allowed: tuple[str, ...], window: int) -> Index:
+    harmless = {found[at : at + window] for text in allowed for found in [letters(text)[0]] for at in range(len(found))}
+    windows = {
+        found[at : at + window]
+        for text in protected
+        for found in [letters(text)[0]]
+        for at in range(0, len(found) - window + 1, STEP)
+    } - harmless
+    return Index(frozenset(windows), frozenset(hash(each[:end]) for each in windows for end in range(1, window)))
+
+
+class SystemPromptLeak(Guard):
+    """Verbatim overlaps with protected texts.
+
+    segments: further protected texts; the system messages of a request always are. min_overlap: letters and digits in a
+    row that make a leak, at least 24. allow: texts that may be repeated, such as a product's description.
+    """
+
+    version = "1"
+    default_stages: ClassVar[tuple[Stage, ...]] = ("output",)
+    inline = True
+
+    def __init__(
+        self, *, segments: Sequence[str] = (), min_overlap: int = 48, allow: Sequence[str] = (), **common: Any
+    ) -> None:
+        super().__init__(**common)
+        if isinstance(min_overlap, bool) or not isinstance(min_overlap, int) or not 24 <= min_overlap <= 400:
+            raise RequestError(
+                f"SystemPromptLeak: min_overlap={min_overlap!r}; it is a number of letters from 24 to 400",
+                field="min_overlap",
+                value=min_overlap,
+            )
+        self.segments = (*((segments,) if isinstance(segments, str) else segments),)
+        self.allow = (*((allow,) if isinstance(allow, str) else allow),)
+        self.min_overlap = min_overlap
+        self._window = min_overlap - STEP + 1
+        self._known: tuple[str, ...] = self.segments
+        self.max_match = self._window * _SPREAD
+        self.look_behind = self.max_match
+
+    def protecting(self, protected: Sequence[str]) -> Self:
+        """The guard that watches one request's streams: it knows that request's protected texts."""
+        bound = copy.copy(self)
+        bound._known = (*self.segments, *protected)
+        return bound
+
+    def find(self, view: GuardView) -> list[Match]:
+        known = tuple(dict.fromkeys((*self._known, *view.protected)))
+        return [piece for piece, _ in self._pieces(view.text, index_of(known, self.allow, self._window))]
+
+    def _pieces(self, text: str, index: Index) -> list[tuple[Match, Match]]:
+        found, starts, ends = letters(text)
+        window, windows = self._window, index.windows
+        candidates = [
+            Match(int(starts[at]), int(ends[at + window - 1]), "system_prompt")
+            for at in range(len(found) - window + 1)
+            if found[at : at + window] in windows
+        ]
+        assert self.max_match is not None
+        return pieces([m for m in candidates if m.end - m.start <= self.max_match], {"system_prompt": 0})
+
+    def frontier(self, text: str) -> int:
+        assert self.max_match is not None
+        index = index_of(tuple(dict.fromkeys(self._known)), self.allow, self._window)
+        begin = max(0, len(text) - self.max_match)
+        found, starts, _ = letters(text[begin:])
+        first = max(0, len(found) - self._window + 1)
+        at = next((at for at in range(first, len(found)) if hash(found[at:]) in index.beginnings), None)
+        cut = len(text) if at is None else begin + int(starts[at])
+        scan = max(0, cut - 2 * self.max_match)
+        for piece, owner in self._pieces(text[scan:], index):
+            if piece.start + scan < cut <= piece.end + scan and owner.end + scan > cut:
+                return piece.start + scan
+        return cut
+
+    @property
+    def hold_bound(self) -> int | None:
+        return None if self.max_match is None else 2 * self.max_match
