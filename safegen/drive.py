@@ -174,8 +174,8 @@ async def drive_async(runtime: Runtime, work: Work) -> Result[Any]:
 
 
 async def feed_async(run: Run, event: Event) -> list[Any]:
-    """Feed a run; the end of one, where answers are validated, on a worker thread."""
-    if isinstance(event, FinishedEvent):
+    """Feed a run; on a worker thread at its end, where answers are validated, and where guards may wait."""
+    if isinstance(event, FinishedEvent) or run.may_wait:
         return list(await asyncio.to_thread(run.feed, event))
     return list(run.feed(event))
 

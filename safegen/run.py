@@ -59,6 +59,11 @@ class Run:
         return all(each.finished or each.is_stopped for each in self._samples)
 
     @property
+    def may_wait(self) -> bool:
+        """Feeding it may take time: guards with a thread of their own look at the text."""
+        return any(each.guard is not None and each.is_streamed and not each.guard.is_inline for each in self._samples)
+
+    @property
     def retry_hint(self) -> str | None:
         """What to tell the model when a guard wants the answer asked for again."""
         guard = self._samples[0].guard if len(self._samples) == 1 else None
@@ -97,7 +102,7 @@ class _Sample:
     ) -> None:
         self._output_type = output_type
         self.guard = guard
-        self._is_streamed = snapshots
+        self.is_streamed = snapshots
         self._unguarded: list[str] = []  # text that waits for its end, where nobody watches it come
         self._wants_logprobs = request.params.logprobs is not None
         self._text_stream = TextStream(token_bytes, request.params.stop)
@@ -126,7 +131,7 @@ class _Sample:
 
     def _guarded(self, text: str, guard: SampleGuard) -> str:
         """What the guards let out. An answer that nobody watches is looked at once, as a whole."""
-        if self._is_streamed:
+        if self.is_streamed:
             text = guard.feed(text)
             return text + guard.finish() if self.finished is not None else text
         self._unguarded.append(text)
@@ -140,7 +145,7 @@ class _Sample:
         status, value, error = self._verdict(text, self.finished)
         if self.guard is not None and (self.guard.changed or status == "blocked"):
             self._wants_logprobs = False  # they name the tokens of what was taken out
-        if status == "blocked" and not self._is_streamed:
+        if status == "blocked" and not self.is_streamed:
             text = ""
         return Result(
             value=value,

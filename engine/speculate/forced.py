@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from safegen.engine.sequence import Sequence
 from safegen.engine.speculate.base import NO_DRAFT, Ask, Draft
-from safegen.errors import SafegenError
+from safegen.errors import RetractsExhausted, SafegenError
 
 _INSIDE, _BOUNDARY = "inside", "boundary"
 _INSIDE_CHANCE, _BOUNDARY_CHANCE = 0.97, 0.9
@@ -59,7 +59,10 @@ class ForcedDrafter:
             self._learn(ask.sequence)
         if ask.prefix:
             constraint = constraint.fork()
-            if constraint.advance(ask.prefix) is not None:
+            try:
+                if constraint.advance(ask.prefix) is not None:
+                    return NO_DRAFT
+            except RetractsExhausted:  # so would the sequence end
                 return NO_DRAFT
         text = constraint.forced()
         if not text:

@@ -21,7 +21,7 @@ import codecs
 import copy
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from safegen.errors import RetractsExhausted
@@ -207,6 +207,11 @@ class RedactingConstraint:
         num_forced, ahead = len(self._forced), self._inner.fork()
         ahead.advance(self._forced)
         return num_forced + ahead.fill(draft[num_forced:], MaskRows(rows.words[num_forced:], rows.vocab_size))
+
+    @property
+    def legal_prefix(self) -> Callable[[Sequence[int], Sequence[int]], int] | None:
+        """(prefix, ids): see NativeConstraint. Guesses are judged without the guards: what these take back is lost."""
+        return None if self._forced else getattr(self._inner, "legal_prefix", None)
 
     def advance(self, ids: Sequence[int]) -> Retract | None:
         for token_id in ids:

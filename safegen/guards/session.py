@@ -220,6 +220,7 @@ class SampleGuard:
         def look(entries: Sequence[Entry], view: GuardView) -> list[Finding]:
             return session.look_for(sample, entries, view)
 
+        self.is_inline = all(entry.guard.inline for entry in entries)
         self._streams = [GuardStream(checks, shape, look, session.protected, claims)]
         if restores:
             self._streams.append(GuardStream(restores, shape, look))

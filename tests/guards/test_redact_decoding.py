@@ -11,13 +11,20 @@ from typing import Any
 import jsonschema
 import pytest
 
+from safegen.engine.speculate.base import Ask, Draft
+from safegen.engine.speculate.forced import ForcedDrafter
+from safegen.engine.speculate.speculator import Speculator
 from safegen.events import DeltaEvent, SnapshotEvent
 from safegen.guards.base import Guard, GuardView, Match
 from safegen.guards.placeholders import candidates, declared_fallback
+from safegen.llm import LLM
+from safegen.result import Result
+from safegen.speculation import Speculation
 from safegen.tools import Tools
 from safegen.types import JsonSchema, Think
+from tests.support.drafters import FunctionDrafter
 from tests.support.guards import Email, Word
-from tests.support.sdk_fakes import ScriptedBackend, make_llm
+from tests.support.sdk_fakes import TOKEN_BYTES, ScriptedBackend, make_llm
 
 _EMAIL = "a.b@c.com"
 
@@ -152,29 +159,59 @@ _FIELDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_random_answers_are_valid_and_hold_no_match(seed: int) -> None:
+_GUARDS = [Word(word, on_fail="redact", where="$..*") for word in ("ab", "e", "1")]  # not the names: they hold a 1
+
+
+def _random_schema(seed: int) -> dict[str, Any]:
     draw = random.Random(seed)
     names = [f"f{number}" for number in range(3)]
-    schema = {
+    return {
         "type": "object",
         "properties": {name: draw.choice(_FIELDS) for name in names},
         "required": names,
         "additionalProperties": False,
     }
-    guards = [Word("ab", on_fail="redact"), Word("e", on_fail="redact"), Word("1", on_fail="redact")]
+
+
+def _samples(llm: LLM, seed: int) -> list[Result[Any]]:
+    schema = JsonSchema(_random_schema(seed))
+    result = llm.generate("go", schema, guards=_GUARDS, max_tokens=200, temperature=1.0, seed=seed, n=2)
+    return [result, *result.alternatives]
+
+
+def test_random_answers_are_valid_and_hold_no_match() -> None:
+    statuses = set()
     with make_llm() as llm:
-        results = [
-            llm.generate("go", JsonSchema(schema), guards=guards, max_tokens=200, temperature=1.0, seed=seed, n=2)
-            for _ in range(2)
-        ]
-    assert [r.text for r in results[:1]] == [r.text for r in results[1:]]
-    for result in [results[0], *results[0].alternatives]:
-        assert result.status in ("ok", "blocked", "truncated"), result
-        if result.status == "ok":
-            jsonschema.validate(json.loads(result.text), schema)
-            left = re.sub(r"\[(AB|E|1)\]|REDACTED|redacted", "", result.text.split(":", 1)[1])
-            assert not re.search(r"ab|1", re.sub(r'"f\d"', "", left)), result.text
+        for seed in range(30):
+            for result in _samples(llm, seed):
+                statuses.add(result.status)
+                if result.status != "ok":
+                    assert result.status in ("blocked", "truncated"), result
+                    continue
+                jsonschema.validate(json.loads(result.text), _random_schema(seed))
+                for value in result.value.values():
+                    for text in value if isinstance(value, list) else [value]:
+                        left = re.sub(r"\[(AB|E|1)\]|REDACTED|redacted", "", str(text))
+                        assert not re.search(r"ab|e|1", left) or text is None, result.text
+    assert "ok" in statuses
+
+
+def test_speculation_changes_nothing_about_what_is_replaced() -> None:
+    """Drafts run past a match: the forced text, what was seen before, and random tokens, legal or not."""
+    draw = random.Random(1)
+
+    def propose(ask: Ask) -> Draft:
+        return Draft(tuple(draw.randrange(len(TOKEN_BYTES)) for _ in range(draw.randrange(4))))
+
+    drafters = [ForcedDrafter(lambda text: list(text.encode()), TOKEN_BYTES), FunctionDrafter(propose, "ngram")]
+    speculator = Speculator(drafters, max_tokens_a_draft=8, adaptive=False)
+    with make_llm() as plain, make_llm(speculator=speculator, speculation=Speculation()) as drafting:
+        accepted = 0
+        for seed in range(12):
+            wanted, found = _samples(plain, seed), _samples(drafting, seed)
+            assert [(r.status, r.text) for r in found] == [(r.status, r.text) for r in wanted]
+            accepted += sum(r.usage.accepted for r in found)
+    assert accepted > 0
 
 
 def test_candidates_begin_with_the_guards_own_and_then_the_rules() -> None:
