@@ -121,7 +121,7 @@ class Guard(abc.ABC):
 
     version: ClassVar[str] = "1"
     default_stages: ClassVar[tuple[Stage, ...]] = ("input", "output")
-    inline: bool = False
+    inline: ClassVar[bool] = False
     roles: ClassVar[tuple[str, ...]] = ("user", "assistant", "tool")
     max_match: int | None = None
     look_ahead: int = 0

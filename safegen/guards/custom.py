@@ -34,7 +34,8 @@ class Custom(Guard):
         if not callable(fn):
             raise RequestError(f"Custom takes a function of a GuardView, got {type(fn).__name__}", field="fn", value=fn)
         super().__init__(**common)
-        self.fn, self.rule, self.inline = fn, rule, inline
+        self.fn, self.rule = fn, rule
+        self.inline = inline  # type: ignore[misc]
         self.max_match, self.look_ahead, self.look_behind = max_match, look_ahead, look_behind
 
     def find(self, view: GuardView) -> Sequence[Match]:

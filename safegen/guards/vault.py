@@ -79,7 +79,7 @@ class Anonymize(Guard):
             raise RequestError("Anonymize takes guards, such as Anonymize([PII()])", field="detectors")
         if self.stages != ("input",):
             raise RequestError(f"Anonymize works on input, got stages={self.stages!r}", field="stages")
-        self.inline = all(detector.inline for detector in self.detectors)
+        self.inline = all(detector.inline for detector in self.detectors)  # type: ignore[misc]
         self._vault: Vault | None = None
 
     def find(self, view: GuardView) -> Sequence[Match]:
