@@ -7,8 +7,8 @@ matches the same token without, since a value in quotes begins without the space
 at the first token that the constraint forbids.
 
 Where a copied value ends, the text goes on but the answer closes: in place of the first punctuation that follows (or of
-what is forbidden) the token is proposed that has closed values of this type most often, so that forced text can follow
-in the same draft.
+what is forbidden) the token is proposed that has closed values of this field most often (closers.py), so that forced
+text can follow in the same draft. Where the value has ended for good, what follows is forced, and nothing is added.
 
 Requests that share their outputs have a *corpus*, in which matches are looked for too: the earlier outputs of requests
 of the same type and cache salt. Batch jobs over one schema repeat themselves. Corpora are bounded in number, each by
@@ -20,32 +20,29 @@ these (estimate.py).
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Hashable
 from collections.abc import Sequence as Ids
-from itertools import pairwise
 
 from safegen.engine.sequence import Sequence
 from safegen.engine.speculate.base import NO_DRAFT, Ask, Draft, legal_prefix
+from safegen.engine.speculate.closers import Closers, Standing
 
 _MAX_MATCH = 8  # tokens; longer matches are no better
 _MAX_CANDIDATES = 32  # places looked at, the latest first
 _CHANCES = (0.0, 0.25, 0.45, 0.65, 0.75, 0.8, 0.85, 0.88, 0.9)  # by match length, to begin with
 _MAX_CORPORA = 64
-_MAX_CLOSERS = 4
 _CLOSER, _CLOSER_CHANCE = "closer", 0.5
 _NEXT_CHANCE = 0.85  # of a token whose forerunners were right
-_CLOSE = b'",:]}'
-_ENDS = (b".", b",", b";", b":", b"(", b")", b"!", b"?", b'"', b"'", b"\n", b"")
 CorpusKey = tuple[int, str | None]
 _MAX_CORPUS_TOKENS = 65_536
 
 
 class _Index:
     """Tokens, what they match as, and the places after each of them. num_retracts: of the sequence when it was last
-    looked at."""
+    looked at. standing: of its output (closers.py)."""
 
-    __slots__ = ("_same", "ids", "keys", "num_retracts", "places")
+    __slots__ = ("_same", "ids", "keys", "num_retracts", "places", "standing")
 
     def __init__(self, same: dict[int, int]) -> None:
         self._same = same
@@ -53,6 +50,7 @@ class _Index:
         self.keys: list[int] = []
         self.places: dict[int, list[int]] = {}
         self.num_retracts = 0
+        self.standing = Standing()
 
     def extend(self, ids: Ids[int]) -> None:
         places, place = self.places, len(self.ids)
@@ -86,56 +84,6 @@ class _Index:
         return best_length, best_place
 
 
-class _Closers:
-    """Tokens that close a value, by how often answers of a type held them."""
-
-    def __init__(self, token_bytes: Ids[bytes | None]) -> None:
-        pieces = [(token_id, piece) for token_id, piece in enumerate(token_bytes) if piece]
-        self._closing = {token_id for token_id, piece in pieces if piece[:1] in _CLOSE and not piece.strip(_CLOSE)}
-        self._ending = {token_id for token_id, piece in pieces if piece.strip()[:1] in _ENDS}
-        self._counts: dict[int, Counter[int]] = {}
-        self._best: dict[int, tuple[int, ...]] = {}  # the most frequent ones of what has been counted
-
-    def count(self, type_key: int | None, ids: Ids[int]) -> None:
-        """Note the closing tokens among ids that come after something else; the first id is only looked back at."""
-        if type_key is None or self._closing.isdisjoint(ids):
-            return
-        if len(self._counts) > _MAX_CORPORA:
-            self._counts.clear()
-            self._best.clear()
-        closing = self._closing
-        found = [after for before, after in pairwise(ids) if after in closing and before not in closing]
-        if found:
-            self._counts.setdefault(type_key, Counter()).update(found)
-            self._best.pop(type_key, None)
-
-    def is_closing(self, token_id: int) -> bool:
-        return token_id in self._closing
-
-    def close(self, ask: Ask, found: tuple[int, ...], num_legal: int) -> tuple[int, ...]:
-        """The legal part of what was found up to where a value may end, and a token that ends it; all of the legal part
-        where none is known."""
-        best = self._most_frequent(ask.sequence.request.type_key or 0)
-        constraint = ask.sequence.constraint
-        ends = (place for place, token_id in enumerate(found[:num_legal]) if token_id in self._ending)
-        place = next(ends, num_legal)
-        if constraint is None or place >= ask.room:
-            return found[:num_legal]
-        for token_id in best:
-            if legal_prefix(constraint, (*ask.prefix, *found[:place]), (token_id,)):
-                return (*found[:place], token_id)
-        return found[:num_legal]
-
-    def _most_frequent(self, type_key: int) -> tuple[int, ...]:
-        counts = self._counts.get(type_key)
-        if counts is None:
-            return ()
-        best = self._best.get(type_key)
-        if best is None:
-            best = self._best[type_key] = tuple(token_id for token_id, _ in counts.most_common(_MAX_CLOSERS))
-        return best
-
-
 class NgramDrafter:
     """Keeps an index of each sequence it was asked for, and the outputs of those that share them. token_bytes: of every
     id; without them no token stands for another, and nothing is closed."""
@@ -146,7 +94,7 @@ class NgramDrafter:
 
     def __init__(self, token_bytes: Ids[bytes | None] = ()) -> None:
         self._same = _without_space(token_bytes)
-        self._closers = _Closers(token_bytes)
+        self._closers = Closers(token_bytes)
         self._indexes: dict[Sequence, _Index] = {}
         self._corpora: OrderedDict[CorpusKey, _Index] = OrderedDict()
 
@@ -155,7 +103,9 @@ class NgramDrafter:
 
     def release(self, sequence: Sequence) -> None:
         """The sequence has ended: its output joins its corpus."""
-        self._indexes.pop(sequence, None)
+        if sequence in self._indexes:
+            self._index_of(sequence)  # how its last value was closed
+            del self._indexes[sequence]
         key = self._corpus_key(sequence)
         if key is None or not sequence.num_output_tokens:
             return
@@ -190,12 +140,13 @@ class NgramDrafter:
         if not found:
             return NO_DRAFT
         num_legal = legal_prefix(ask.sequence.constraint, ask.prefix, found)
-        ids = self._closers.close(ask, found, num_legal) if is_own else found[:num_legal]
+        field = self._closers.after(ask.prefix, index.standing).field
+        ids = self._closers.close(ask, found, num_legal, field) if is_own else found[:num_legal]
         after_close = self._closers.is_closing(tail[-1])
         kinds: list[Hashable] = [(min(length, 4), min(at, 3), after_close) for at in range(len(ids))]
         chances = [_CHANCES[min(length, _MAX_MATCH)], *[_NEXT_CHANCE] * (len(ids) - 1)][: len(ids)]
         if ids and ids != found[: len(ids)]:
-            kinds[-1], chances[-1] = (_CLOSER, len(ids) > 1), _CLOSER_CHANCE
+            kinds[-1], chances[-1] = (_CLOSER, len(ids) > 1, field), _CLOSER_CHANCE
         return Draft(ids, None, tuple(chances), tuple(kinds))
 
     def _index_of(self, sequence: Sequence) -> _Index:
@@ -207,7 +158,8 @@ class NgramDrafter:
         new = sequence.token_ids(start, sequence.num_tokens)
         index.extend(new)
         if start >= sequence.num_prompt_tokens:
-            self._closers.count(sequence.request.type_key, index.ids[start - 1 :])
+            ids = index.ids[start - 1 :]
+            index.standing = self._closers.count(sequence.request.type_key, ids, index.standing)
         return index
 
 

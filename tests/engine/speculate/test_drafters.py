@@ -315,6 +315,44 @@ def test_a_copied_value_is_closed_as_values_of_its_type_were_and_forced_text_fol
     assert spell(after.ids) == b'age":'
 
 
+def answer(drafter: NgramDrafter, pieces: Ids[str], spec: Any = PERSON) -> None:
+    """A whole answer of type 7, seen piece by piece."""
+    sequence = sequence_of(encode("Bo. "), (), constraint_of(spec), type_key=7)
+    for piece in pieces:
+        ngram(sequence, drafter=drafter)
+        sequence.commit(tuple(encode(piece)))
+    drafter.release(sequence)
+
+
+PAIR = JsonSchema(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "string"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+)
+
+
+def test_a_value_is_closed_as_those_of_its_field_were_the_last_one_too() -> None:
+    drafter = NgramDrafter(TOKENS)
+    for _ in range(3):
+        answer(drafter, ['{"', "name", '":"', "Bo", '","', "age", '":', '"', "x", '"', "}"], PAIR)
+    for begun, copied, end in [('{"name":"A', b"da", b'","'), ('{"name":"Bo","age":"A', b"da", b'"')]:
+        sequence = sequence_of(encode("(Ada. Eve)"), encode(begun), constraint_of(PAIR, begun.encode()), type_key=7)
+        for _ in range(2):
+            draft = ngram(sequence, room=6, drafter=drafter)
+        assert spell(draft.ids) == copied + end
+
+
+def test_nothing_is_added_to_a_value_that_has_ended_for_good() -> None:
+    drafter, spec = NgramDrafter(TOKENS), JsonSchema({"type": "array", "items": {"enum": [1989, 1971]}, "minItems": 3})
+    answer(drafter, ["[", "1971", ",", "1971", ",", "1971", "]"], spec)
+    sequence = sequence_of(encode("(1989.)"), encode("[1"), constraint_of(spec, b"[1"), type_key=7)
+    draft = ngram(sequence, room=6, drafter=drafter)
+    assert spell(draft.ids) == b"989"
+
+
 def test_forced_text_is_proposed_again_as_the_model_spelled_it() -> None:
     drafter = ForcedDrafter(encode, TOKENS)
     constraint = constraint_of(PERSON)
