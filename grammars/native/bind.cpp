@@ -419,10 +419,23 @@ void bind_grammars(nb::module_& m) {
              }, "ids"_a)
         .def("legal_prefix", &Matcher::legal_prefix, "prefix"_a, "ids"_a, Release())
         .def("settled", &Matcher::settled)
-        .def("forced", [](const Matcher& m) { std::string s; { nb::gil_scoped_release r; s = m.forced(); } return bytes_of(s); })
+        // What is known is told with the GIL held: another thread that waits for it would have it first.
+        .def("forced", [](const Matcher& m) {
+                 if (const auto known = m.known_forced()) return bytes_of(*known);
+                 std::string text;
+                 {
+                     nb::gil_scoped_release release;
+                     text = m.forced();
+                 }
+                 return bytes_of(text);
+             })
         .def("can_end", &Matcher::can_end)
         .def("is_complete", &Matcher::is_complete)
-        .def("shortest_completion", &Matcher::shortest_completion, Release())
+        .def("shortest_completion", [](Matcher& m) {
+                 if (auto known = m.known_completion()) return *std::move(known);
+                 nb::gil_scoped_release release;
+                 return m.shortest_completion();
+             })
         .def("text", [](const Matcher& m) { return bytes_of(m.text()); })
         .def("fork", [](const Matcher& m) { return Matcher(m); });
 }

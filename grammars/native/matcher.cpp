@@ -8,7 +8,8 @@
 namespace safegen {
 
 Compiled::Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocabulary> v, size_t cache_bytes)
-    : grammar(std::move(g)), vocabulary(std::move(v)), lexemes(cache_bytes / 2), rows(cache_bytes / 2) {
+    : grammar(std::move(g)), vocabulary(std::move(v)), lexemes(cache_bytes / 2), rows(cache_bytes / 8 * 3),
+      forced(cache_bytes / 16), completions(cache_bytes / 16) {
     free_text = grammar->lexeme(grammar->exprs().json_body(grammar->exprs().any_text()));
 }
 
@@ -76,7 +77,9 @@ std::string Program::expected(const std::string& text) const {
 size_t Program::memory_bytes() const {
     size_t total = grammar_->exprs().memory_bytes();
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [serial, compiled] : bound_) total += compiled->lexemes.memory_bytes() + compiled->rows.memory_bytes();
+    for (const auto& [serial, compiled] : bound_)
+        total += compiled->lexemes.memory_bytes() + compiled->rows.memory_bytes() + compiled->forced.memory_bytes() +
+                 compiled->completions.memory_bytes();
     return total;
 }
 
@@ -172,11 +175,15 @@ void Matcher::walk_lexeme(const Trie& t, uint32_t node, const Top& top, std::str
     text.resize(size);
 }
 
+std::optional<Hash128> Matcher::key_of(const Position& at) const {
+    if (at.stopped || !at.forced.empty() || !excluded_.texts.empty()) return std::nullopt;
+    return machine_.mask_key(at.state, at.text);
+}
+
 void Matcher::fill_row(Position& at, uint32_t* row) const {
     const Vocabulary& v = *compiled_->vocabulary;
     const uint32_t* base = compiled_->free().words.data();
-    const bool shared = !at.stopped && at.forced.empty() && excluded_.texts.empty();
-    const auto key = shared ? machine_.mask_key(at.state, at.text) : std::nullopt;
+    const auto key = key_of(at);
     if (key)
         if (const auto known = compiled_->rows.find(*key)) return known->copy_to(row, v.words(), base);
     thread_local Draft draft;
@@ -656,8 +663,18 @@ size_t Matcher::settled() const {
     return static_cast<size_t>(std::upper_bound(token_ends_.begin(), token_ends_.end(), outer) - token_ends_.begin());
 }
 
+std::optional<std::string> Matcher::known_forced() const {
+    const auto key = key_of(now_);
+    const auto known = key ? compiled_->forced.find(*key) : nullptr;
+    if (!known) return std::nullopt;
+    return known->list;
+}
+
 std::string Matcher::forced() const {
     constexpr size_t kMaxForced = 4096;
+    const auto key = key_of(now_);
+    if (key)
+        if (const auto known = compiled_->forced.find(*key)) return known->list;
     std::string text = now_.text + now_.forced;
     State state = now_.forced.empty() ? now_.state : replay(text);
     while (!now_.stopped && !state.can_end && text.size() - now_.text.size() < kMaxForced) {
@@ -666,15 +683,48 @@ std::string Matcher::forced() const {
         next.each([&](uint8_t byte) { text.push_back(static_cast<char>(byte)); });
         state = machine_.step(state, static_cast<uint8_t>(text.back()), text);
     }
-    return text.substr(now_.text.size());
+    text.erase(0, now_.text.size());
+    if (key) compiled_->forced.put(*key, std::make_shared<const Onward<std::string>>(text));
+    return text;
+}
+
+// Whether the state's key tells the order in which its ways go on, too: of equally short ones the first is taken.
+bool Matcher::is_in_order(const State& state) {
+    constexpr int kMostFrames = 64;
+    return std::all_of(state.tops.begin(), state.tops.end(), [](const Top& top) {
+        const Frame* frame = top.frame.get();
+        for (int depth = 0; depth < kMostFrames; ++depth, frame = frame->parents[0].get()) {
+            if (frame->parents.empty()) return true;
+            if (frame->parents.size() > 1) return false;
+        }
+        return false;
+    });
+}
+
+std::optional<std::vector<uint32_t>> Matcher::known_completion() const {
+    if (can_end()) return std::vector<uint32_t>();
+    const auto key = is_in_order(now_.state) ? key_of(now_) : std::nullopt;
+    const auto known = key ? compiled_->completions.find(*key) : nullptr;
+    if (!known) return std::nullopt;
+    return known->list;
 }
 
 std::vector<uint32_t> Matcher::shortest_completion() {
     if (can_end()) return {};
+    if (const auto key = is_in_order(now_.state) ? key_of(now_) : std::nullopt) {
+        if (const auto known = compiled_->completions.find(*key)) return known->list;
+        const Outlook found = machine_.outlook(now_.state, now_.text, excluded_);
+        auto ids = spelled(found, found.rest);
+        compiled_->completions.put(*key, std::make_shared<const Onward<std::vector<uint32_t>>>(ids));
+        return ids;
+    }
     const Outlook& found = look_ahead();
+    return spelled(found, now_.forced + found.rest);
+}
+
+std::vector<uint32_t> Matcher::spelled(const Outlook& found, const std::string& rest) const {
     if (found.kind == Outlook::Dead) throw LimitExceeded("no text leads on from here");
     if (found.kind == Outlook::Unknown) throw LimitExceeded("no completion was found");
-    const std::string rest = now_.forced + found.rest;
     auto ids = compiled_->vocabulary->fewest_tokens(rest);
     if (ids.empty() && !rest.empty()) throw LimitExceeded("the vocabulary cannot spell the shortest completion");
     return ids;

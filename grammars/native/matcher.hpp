@@ -75,13 +75,23 @@ struct KeyHash {
 using LexemeCache = SharedCache<ExprId, LexemeMask, KeyHash>;
 using RowCache = SharedCache<Hash128, Bits, KeyHash>;
 
+// What follows from a state: the bytes that must come next; the tokens of the shortest way to an end.
+template <class List> struct Onward {
+    List list;
+    size_t memory_bytes() const { return list.size() * sizeof(typename List::value_type) + 64; }
+};
+using ForcedCache = SharedCache<Hash128, Onward<std::string>, KeyHash>;
+using CompletionCache = SharedCache<Hash128, Onward<std::vector<uint32_t>>, KeyHash>;
+
 // A program bound to a vocabulary.
 struct Compiled {
     Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocabulary> v, size_t cache_bytes);
     std::shared_ptr<const Grammar> grammar;
     std::shared_ptr<const Vocabulary> vocabulary;
-    LexemeCache lexemes;  // half of the bytes each
-    RowCache rows;
+    LexemeCache lexemes;  // half of the bytes
+    RowCache rows;        // three eighths; a sixteenth each:
+    ForcedCache forced;
+    CompletionCache completions;
     ExprId free_text;  // the free JSON string up to its closing quote
     std::shared_ptr<const LexemeMask> lexeme_mask(ExprId e);  // null: the free text's
     const FreeText& free() const { return vocabulary->free_text(); }
@@ -121,10 +131,12 @@ public:
     size_t legal_prefix(const std::vector<uint32_t>& prefix, const std::vector<uint32_t>& ids) const;
     size_t settled() const;  // tokens that nothing takes back any more
     std::string forced() const;
+    std::optional<std::string> known_forced() const;  // if it need not be looked for
     bool can_end() const { return now_.stopped || (now_.forced.empty() && now_.state.can_end); }
     // A lexeme may be open and yet have ended for good, as a number at its last digit.
     bool is_complete() const { return now_.stopped || (can_end() && machine_.first(now_.state, now_.text).empty()); }
     std::vector<uint32_t> shortest_completion();
+    std::optional<std::vector<uint32_t>> known_completion() const;  // if it need not be looked for
     const std::string& text() const { return now_.text; }
     const Compiled& compiled() const { return *compiled_; }
 
@@ -137,6 +149,7 @@ private:
     };
     enum class Fed : uint8_t { Yes, Refused, Failed };
 
+    std::optional<Hash128> key_of(const Position& at) const;  // where nothing but the state decides what may follow
     void fill_row(Position& at, uint32_t* row) const;
     void draft_row(Position& at, Draft& row) const;
     void fill_forced(Position& at, Draft& row) const;
@@ -163,6 +176,8 @@ private:
     void group_by_value(const Top& top, const std::string& text, const Legal& legal, std::vector<std::vector<uint32_t>>& groups) const;
     Fed feed(Position& at, uint32_t token) const;
     bool has_legal_token(Position& at) const;
+    static bool is_in_order(const State& state);
+    std::vector<uint32_t> spelled(const Outlook& found, const std::string& rest) const;
     const Outlook& look_ahead();
     bool is_lost();
     WentBack go_back(uint32_t start, NodeId node, uint32_t floor);
