@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from safegen.engine.request import Event, FinishedEvent
+from safegen.engine.request import Event, FinishedEvent, TokensEvent
 from safegen.errors import Cancelled, QueueFull, RequestError
 from safegen.result import Result
 from safegen.run import Run
@@ -70,6 +70,25 @@ def drive_batch(
     return drive(runtime, works, window=_WINDOW_PER_SEQUENCE * runtime.max_num_seqs, wait_for_queue=True, stop=stop)
 
 
+class _Joined:
+    """Brings the tokens of a run, which nobody watches come, as one event before its end: each event wakes the thread
+    that waits, which then competes with the engine's for the interpreter."""
+
+    def __init__(self, put: Callable[[Event], None]) -> None:
+        self._put = put
+        self._tokens: dict[int, list[TokensEvent]] = {}  # by the sample's index
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TokensEvent):
+            self._tokens.setdefault(event.index, []).append(event)
+            return
+        if events := self._tokens.pop(event.index, None):
+            ids = tuple(token_id for each in events for token_id in each.token_ids)
+            logprobs = tuple(entry for each in events for entry in each.logprobs)
+            self._put(TokensEvent(event.request_id, event.index, ids, logprobs))
+        self._put(event)
+
+
 class _Drive:
     def __init__(self, runtime: Runtime, stop: Stop, wait_for_queue: bool) -> None:
         self._runtime = runtime
@@ -116,7 +135,7 @@ class _Drive:
             number, run = self._unsent[0]
             self._runs[run.request.request_id] = (number, run)  # first: an interrupt may come as soon as it is sent
             try:
-                self._runtime.submit(run, self._stop.inbox.put)
+                self._runtime.submit(run, _Joined(self._stop.inbox.put))
             except Exception as error:
                 del self._runs[run.request.request_id]
                 if self._wait_for_queue and isinstance(error, QueueFull):
