@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -72,8 +73,13 @@ private:
 
 void for_each_in_parallel(size_t count, const std::function<void(size_t)>& work) {
     static Pool* const pool = new Pool;  // its threads run until the process ends
-    Batch batch(count, work);
-    if (count < 2 || !pool->is_here()) batch.run();
+    constexpr std::chrono::microseconds kWakingTakes{50};  // mostly all is done by then: masks that are known are copied
+    const auto start = std::chrono::steady_clock::now();
+    size_t done = 0;
+    while (done < count && (done == 0 || std::chrono::steady_clock::now() - start < kWakingTakes)) work(done++);
+    const std::function<void(size_t)> rest = [&](size_t i) { work(done + i); };
+    Batch batch(count - done, rest);
+    if (batch.count < 2 || !pool->is_here()) batch.run();
     else pool->run(batch);
 }
 
