@@ -17,7 +17,6 @@ thread waits for nothing. Property names, free text and answers that are no JSON
 
 from __future__ import annotations
 
-import codecs
 import copy
 import json
 from bisect import bisect_left, bisect_right
@@ -33,14 +32,12 @@ from safegen.grammars.constraint import (
     NoCompletion,
     Retract,
 )
-from safegen.grammars.vocabulary import Vocabulary
 from safegen.guards.base import Allow, GuardView
 from safegen.guards.placeholders import candidates, declared_fallback
-from safegen.guards.running import Entry
-from safegen.guards.scopes import Place
-from safegen.guards.stream import AnswerShape, Claims, Forced
-from safegen.guards.units import Char, Opened, spelled
-from safegen.guards.watch import Decision, Look, UnitWatch
+from safegen.guards.stream import Forced
+from safegen.guards.units import spelled
+from safegen.guards.value_track import Redaction, Track, ValueWatch
+from safegen.guards.watch import Decision
 
 _ANCHOR_TOKENS = 8
 _END_OF_NUMBER = ",]} \n\r\t"
@@ -55,129 +52,12 @@ class NoPlaceholder(RetractsExhausted):
 
 
 @dataclass(frozen=True, slots=True)
-class Redaction:
-    """What the constraints of one request's samples share. entries: inline guards that redact. check_every: decoded
-    characters of an open value between two looks. schema_text: for declared defaults."""
-
-    entries: Sequence[Entry]
-    shape: AnswerShape
-    look: Look
-    vocabulary: Vocabulary
-    claims: Claims
-    check_every: int = 1
-    schema_text: str | None = None
-
-    def covering(self, place: Place) -> list[Entry]:
-        return [entry for entry in self.entries if entry.looks_at(place, "output")]
-
-
-class _Value(UnitWatch):
-    """The open string or number. begin: byte offset of its first character, of a string that of the quote before it.
-    starts: byte offset of each decoded character. exempt: byte spans of placeholders."""
-
-    def __init__(
-        self,
-        entries: Sequence[Entry],
-        place: Place,
-        look: Look,
-        is_string: bool,
-        begin: int,
-        exempt: list[tuple[int, int]],
-    ) -> None:
-        super().__init__(entries, place, "string", look, is_exempt=_is_exempt)
-        self.is_string, self.begin, self.exempt = is_string, begin, exempt
-        self.starts: list[int] = []
-        self.num_bytes = begin + is_string  # offset behind the last character
-        self.num_checked = 0
-
-    def copy(self) -> _Value:
-        twin = copy.copy(self)
-        twin.copy_lists()
-        twin.starts = list(self.starts)
-        return twin
-
-    def byte_of(self, character: int) -> int:
-        return self.starts[character] if character < len(self.starts) else self.num_bytes
-
-    def take(self, char: Char, at: int) -> None:
-        self.starts.append(at)
-        self.num_bytes = at + len(char.raw.encode("utf-8", "surrogatepass"))
-        self.add(char.decoded, char.raw)
-
-    def found(self, *, closed: bool, check_every: int) -> Decision | None:
-        """The first match that has to be replaced, once it is certain."""
-        if not closed and (not self.is_string or len(self.starts) - self.num_checked < check_every):
-            return None
-        self.num_checked = len(self.starts)
-        self.release(final=closed)
-        return next((each for each in self.decisions if each.outcome == "redact"), None)
-
-    @property
-    def frontier_byte(self) -> int:
-        """Bytes before it stay, whatever follows."""
-        if not self.num_decided:
-            return self.begin
-        return self.byte_of(self.num_decided)
-
-
-def _is_exempt(unit: UnitWatch, start: int, end: int) -> bool:
-    """Whether decoded characters start..end lie in a placeholder that was forced."""
-    if not isinstance(unit, _Value) or not unit.exempt or start >= len(unit.starts):
-        return False
-    first, last = unit.byte_of(start), unit.byte_of(end)
-    return any(begin <= first and last <= stop for begin, stop in unit.exempt)
-
-
-class _Track:
-    """Where the committed bytes stand: decoder, reader, open value."""
-
-    def __init__(self, redaction: Redaction) -> None:
-        self._redaction = redaction
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._reader = redaction.shape.reader()
-        self._num_bytes = 0
-        self.value: _Value | None = None
-        self.exempt: list[tuple[int, int]] = []
-
-    def copy(self) -> _Track:
-        twin = copy.copy(self)
-        twin._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        twin._decoder.setstate(self._decoder.getstate())
-        twin._reader = self._reader.copy()
-        twin.value = None if self.value is None else self.value.copy()
-        return twin
-
-    def feed(self, piece: bytes) -> Iterator[tuple[_Value, bool]]:
-        """Read on; yields each value that closes (with True), and in the end the one that is open (with False)."""
-        for char in self._decoder.decode(piece):
-            for found in self._reader.feed(char):
-                if isinstance(found, Opened):
-                    self._open(found)
-                elif isinstance(found, Char):
-                    if self.value is not None and found.decoded:
-                        self.value.take(found, self._num_bytes)
-                    self._num_bytes += len(found.raw.encode("utf-8", "surrogatepass"))
-                elif self.value is not None:
-                    closed, self.value = self.value, None
-                    yield closed, True
-        if self.value is not None:
-            yield self.value, False
-
-    def _open(self, opened: Opened) -> None:
-        entries = self._redaction.covering(opened.place) if opened.kind in ("string", "number") else []
-        if entries:
-            is_string = opened.kind == "string"
-            begin = self._num_bytes - is_string
-            self.value = _Value(entries, opened.place, self._redaction.look, is_string, begin, self.exempt)
-
-
-@dataclass(frozen=True, slots=True)
 class _Anchor:
     """The state after num_tokens tokens, from which a later one is reached again."""
 
     num_tokens: int
     constraint: Constraint
-    track: _Track
+    track: Track
 
 
 class RedactingConstraint:
@@ -186,7 +66,7 @@ class RedactingConstraint:
     def __init__(self, inner: Constraint, redaction: Redaction) -> None:
         self._redaction = redaction
         self._inner = inner
-        self._track = _Track(redaction)
+        self._track = Track(redaction)
         self._anchor = _Anchor(0, inner.fork(), self._track.copy())
         self._tokens: list[int] = []
         self._ends: list[int] = []  # byte offset behind each token
@@ -285,7 +165,7 @@ class RedactingConstraint:
         """Follow the wrapped constraint, which has taken output back by itself."""
         self._forced = ()
         del self._tokens[num_tokens:], self._ends[num_tokens:]
-        track = _Track(self._redaction)
+        track = Track(self._redaction)
         num_bytes = self._num_bytes
         track.exempt = [span for span in self._track.exempt if span[1] <= num_bytes]
         for _ in track.feed(b"".join(map(self._bytes, self._tokens))):
@@ -295,10 +175,13 @@ class RedactingConstraint:
 
     # --- replacing ----------------------------------------------------------------------------------------------------
 
-    def _replace(self, value: _Value, decision: Decision) -> Retract:
+    def _replace(self, value: ValueWatch, decision: Decision) -> Retract:
         """Go back to the match and force what fits. Raises NoPlaceholder."""
+        states: dict[int, tuple[int, bytes, Constraint] | None] = {}
         for option in self._options(value, decision):
-            state = self._state_before(option.at)
+            if option.at not in states:
+                states[option.at] = self._state_before(option.at)
+            state = states[option.at]
             if state is None:
                 continue
             kept, between, base = state
@@ -308,7 +191,7 @@ class RedactingConstraint:
                 return Retract(kept, between + option.text.encode(), str(decision.place))
         raise NoPlaceholder(decision)
 
-    def _options(self, value: _Value, decision: Decision) -> Iterator[_Option]:
+    def _options(self, value: ValueWatch, decision: Decision) -> Iterator[_Option]:
         begin, start = value.begin, value.begin if not value.is_string else value.byte_of(decision.start)
         if value.is_string:
             end = '"' if self._attempts.get(start, 0) else ""  # found again: the model would go on as it did before
@@ -322,7 +205,7 @@ class RedactingConstraint:
         yield from self._shortest(value, start)
         yield _Option(begin, "null", begin, "null")
 
-    def _shortest(self, value: _Value, start: int) -> Iterator[_Option]:
+    def _shortest(self, value: ValueWatch, start: int) -> Iterator[_Option]:
         """The shortest legal rest of the value, if no guard finds anything in the value that it makes."""
         state = self._state_before(start)
         if state is None:

@@ -1,7 +1,7 @@
 """`GuardStream`: the text of one answer on its way out, held back as far as a guard may still claim it.
 
-The raw text is cut into units (`safegen.guards.units`); each unit is watched by the guards whose scope covers its
-place; what stands between units follows as soon as the unit before it has been released. One implementation serves
+The raw text is cut into units (`safegen.guards.answer_reader`); each unit is watched by the guards whose scope covers
+its place; what stands between units follows as soon as the unit before it has been released. One implementation serves
 streams and whole answers: an answer that is not streamed is a stream of one piece. So a stream cannot differ.
 
 Guards that put something back (Deanonymize) work last, on text that all others have passed, in a second stream.
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from safegen.grammars.tool_formats import ToolFormat
+from safegen.guards.answer_reader import AnswerKind, AnswerReader
 from safegen.guards.running import Entry
 from safegen.guards.scopes import Place
-from safegen.guards.units import AnswerKind, AnswerReader, Char, Opened, Piece
+from safegen.guards.units import Char, Opened, Piece
 from safegen.guards.watch import Decision, Look, UnitWatch
 
 
