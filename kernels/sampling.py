@@ -51,9 +51,9 @@ def draw_tokens(
 ) -> tuple[list[int], dict[int, DrawFault]]:
     """One token id a draw; and by their place in `draws` those that failed, whose id means nothing.
 
-    logits: [rows, >= vocab_size] float32, of which only legal ids are read, and nothing where one id is legal. words:
-    [mask rows, ceil(vocab_size / 32)] int32, bits packed as in `grammars.constraint.MaskRows`. Raises ValueError for
-    arrays and rows that do not fit.
+    logits: [rows, >= vocab_size] float32; those of illegal ids do not count and may be anything, as may all of a row in
+    which one id is legal. words: [mask rows, ceil(vocab_size / 32)] int32, bits packed as in
+    `grammars.constraint.MaskRows`. Raises ValueError for arrays and rows that do not fit.
     """
     ids, faults = cpu_sample(logits, vocab_size, words, draws)
     return ids, {place: DrawFault(_KINDS[kind], score) for place, kind, score in faults}

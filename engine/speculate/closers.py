@@ -12,6 +12,8 @@ from collections.abc import Sequence as Ids
 from typing import NamedTuple
 
 from safegen.engine.speculate.base import Ask, legal_prefix
+from safegen.errors import RetractsExhausted
+from safegen.grammars.constraint import Constraint, ConstraintViolation
 
 _MAX_COUNTED = 4096  # fields of types
 _MAX_CLOSERS = 4
@@ -81,10 +83,8 @@ class Closers:
         if constraint is None or place >= ask.room:
             return found[:num_legal]
         before = (*ask.prefix, *found[:place])
-        if place and not num_legal > place:
-            fork = constraint.fork()
-            if fork.advance(before) is None and fork.forced():
-                return found[:place]
+        if place and not num_legal > place and _is_forced_after(constraint, before):
+            return found[:place]
         for token_id in self._most_frequent(ask.sequence.request.type_key or 0, field):
             if legal_prefix(constraint, before, (token_id,)):
                 return (*found[:place], token_id)
@@ -99,3 +99,13 @@ class Closers:
         if best is None:
             best = self._best[place] = tuple(token_id for token_id, _ in counts.most_common(_MAX_CLOSERS))
         return best
+
+
+def _is_forced_after(constraint: Constraint, ids: Ids[int]) -> bool:
+    """Whether what follows these ids is forced. Legal ones may be taken back all the same, for good too: a guard's
+    constraint looks at what they spell."""
+    fork = constraint.fork()
+    try:
+        return fork.advance(ids) is None and bool(fork.forced())
+    except (ConstraintViolation, RetractsExhausted):
+        return False

@@ -1,8 +1,9 @@
 // Drawing a token from a row of logits under a packed mask: the law of engine/logits.py and engine/sampler.py, for rows
 // without bias, penalties or log-probabilities. Those files are the oracle; what is decided here is only how to do less:
 //
-// - ids that the mask forbids are never looked at: words of zeros are skipped, and a mask with few legal ids costs in
-//   proportion to them. Where a single id is legal its logit is not read either.
+// - ids that the mask forbids never count: words of zeros are skipped, and a mask with few legal ids costs in proportion
+//   to them. Where a single id is legal its logit is not read either. A greedy row with many legal ids is first looked
+//   at whole, masked or not: where the highest of all is legal, it is the highest of the legal ones.
 // - top-k looks for the k-th highest score among blocks whose maximum can reach it; top-p sorts only the narrow band of
 //   weights in which the nucleus ends.
 //

@@ -14,7 +14,7 @@ from safegen.engine.sequence import RequestContext, Sequence
 from safegen.engine.speculate.base import Ask, Draft, legal_prefix
 from safegen.engine.speculate.forced import ForcedDrafter
 from safegen.engine.speculate.ngram import NgramDrafter
-from safegen.errors import RequestError
+from safegen.errors import RequestError, RetractsExhausted
 from safegen.grammars.constraint import Constraint
 from safegen.grammars.matcher import NativeConstraint
 from safegen.grammars.vocabulary import Vocabulary
@@ -351,6 +351,30 @@ def test_nothing_is_added_to_a_value_that_has_ended_for_good() -> None:
     sequence = sequence_of(encode("(1989.)"), encode("[1"), constraint_of(spec, b"[1"), type_key=7)
     draft = ngram(sequence, room=6, drafter=drafter)
     assert spell(draft.ids) == b"989"
+
+
+class _TakesBackForGood(NativeConstraint):
+    """Knows of nothing illegal, but goes back from "da", and finds nothing to go on with: as a guard's may."""
+
+    @property
+    def legal_prefix(self) -> Any:
+        return self._matcher.legal_prefix
+
+    def advance(self, ids: Ids[int]) -> Any:
+        retract = super().advance(ids)
+        if self.text().endswith(b"da"):
+            raise RetractsExhausted("no placeholder fits")
+        return retract
+
+
+def test_a_copied_value_that_a_constraint_would_take_back_for_good_is_a_draft_like_others() -> None:
+    names = {"type": "object", "properties": {"name": {"enum": ["Ada", "Adam"]}}, "required": ["name"]}
+    program = compile_type(JsonSchema(names)).program
+    assert program is not None
+    constraint = _TakesBackForGood(program, VOCABULARY)
+    constraint.advance(encode('{"name":"A'))
+    sequence = sequence_of(encode("(Ada. Eve)"), encode('{"name":"A'), constraint, type_key=7)
+    assert spell(ngram(sequence, room=6).ids) == b"da"
 
 
 def test_forced_text_is_proposed_again_as_the_model_spelled_it() -> None:
