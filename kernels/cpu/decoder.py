@@ -63,7 +63,25 @@ class LayerSpec:
 
 
 _MOST_SPARE_ROWS = 64  # of logits that are kept for the next step
-_OWN_REFERENCES = 3  # to the spare rows while they are looked at: attribute, variable, argument
+
+
+class _LogitRows:
+    """Memory for logits: that of the step before, whose pages are there already, if nobody holds it any more."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._rows = np.empty((0, vocab_size), dtype=np.float32)
+        self._num_own = self._num_references()
+
+    def take(self, count: int) -> NDArray[np.float32]:
+        if len(self._rows) >= count and self._num_references() <= self._num_own:
+            return self._rows[:count]
+        rows = np.empty((count, self._rows.shape[1]), dtype=np.float32)
+        self._rows = rows if count <= _MOST_SPARE_ROWS else rows[:0].copy()
+        return rows[:count]
+
+    def _num_references(self) -> int:
+        """While they are looked at. How many of them this look takes depends on the version of Python."""
+        return sys.getrefcount(self._rows)
 
 
 class CpuDecoder:
@@ -82,9 +100,8 @@ class CpuDecoder:
         embedding_scale: float = 1.0,
         logit_softcap: float | None = None,
     ) -> None:
-        self._vocab_size = head.weight.shape[0]
         self._cache: Sequence[KvLayer] | None = None
-        self._spare: NDArray[np.float32] | None = None
+        self._logits = _LogitRows(head.weight.shape[0])
         self._native = _native.CpuDecoder(
             _handle(embedding), *_linear(head), *_norm(norm), num_heads, num_kv_heads, head_dim, embedding_scale,
             logit_softcap or 0.0,
@@ -167,7 +184,7 @@ class CpuDecoder:
         num_layers: int | None,
     ) -> NDArray[np.float32]:
         self._use(cache)
-        logits = self._rows(num_rows)
+        logits = self._logits.take(num_rows)
         tables = [(_array(cos, "cos"), _array(sin, "sin")) for cos, sin in ropes]
         self._native.forward(*arrays, tables, *masks, logits, num_layers or 0)
         return logits
@@ -192,7 +209,7 @@ class CpuDecoder:
         the ids drawn, [steps done - 1][rows], and the last step's fp32 logits [rows, vocabulary].
         """
         self._use(cache)
-        logits = self._rows(len(ids))
+        logits = self._logits.take(len(ids))
         drawn = self._native.forward_ahead(
             _array(ids.to(torch.int64), "ids"),
             _array(position, "position"),
@@ -205,14 +222,6 @@ class CpuDecoder:
             logits,
         )
         return drawn, torch.from_numpy(logits)
-
-    def _rows(self, count: int) -> NDArray[np.float32]:
-        """Memory for logits: that of the step before, if nobody holds it any more, whose pages are there already."""
-        spare = self._spare
-        if spare is None or len(spare) < count or sys.getrefcount(spare) > _OWN_REFERENCES:
-            spare = np.empty((count, self._vocab_size), dtype=np.float32)
-            self._spare = spare if count <= _MOST_SPARE_ROWS else None
-        return spare[:count]
 
     def _use(self, cache: Sequence[KvLayer]) -> None:
         if cache is self._cache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -93,6 +94,27 @@ class _FirstCaches:
 
     def forward(self, ids: Tensor, plan: AttentionPlan, cache: list[KvLayer], *rest: Any) -> Tensor:
         return self._cut.forward(ids, plan, cache[: len(self._cut.layers)], *rest)
+
+
+@pytest.mark.parametrize("num_fewer", [0, 1, 2])
+def test_logits_that_somebody_holds_are_not_written_over(
+    llama: tuple[Model, Model], num_fewer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever of its own references a Python counts: later versions do not count those of variables and arguments."""
+    count = sys.getrefcount
+    monkeypatch.setattr(sys, "getrefcount", lambda value: count(value) - num_fewer)
+    readable = llama[0]
+    assert isinstance(readable, Decoder)
+    run = PagedRun(fused(readable), [9])
+    held = run.step([[11, 12, 13]])
+    copies = [each.clone() for each in held]
+    for token in (14, 15):
+        held += run.step([[token]])
+        copies.append(held[-1].clone())
+    assert all(torch.equal(*each) for each in zip(held, copies, strict=True))
+    del held
+    addresses = {run.step([[token]])[0].data_ptr() for token in (16, 17, 18)}
+    assert len(addresses) == 1
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
