@@ -15,10 +15,11 @@ from safegen.grammars.constraint import Constraint
 from safegen.grammars.vocabulary import Vocabulary
 from safegen.guards.base import GuardView
 from safegen.guards.guards import Guards, as_guards
-from safegen.guards.redact import RedactingConstraint, Redaction
+from safegen.guards.redact import RedactingConstraint
 from safegen.guards.running import Entry, Finding
 from safegen.guards.session import GuardSession
 from safegen.guards.stream import AnswerShape, Claims
+from safegen.guards.value_track import Redaction
 from safegen.output_type import OutputType
 from safegen.prompt import Message, Prompt, chat_messages
 from safegen.result import Result, failed
