@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from safegen._native import Builder, LimitExceeded, Program
 from safegen.errors import SchemaError
@@ -111,7 +111,7 @@ def _call_nodes(
         written = builder.lexeme(builder.literal(json.dumps(name, ensure_ascii=False).encode()))
         members = [(b"name", written, True), (form.arguments_key.encode(), lowered.node, True)]
         calls.append(builder.object(members, [], 2, 2))
-        findings += (replace(found, pointer=tool_pointer(name) + found.pointer) for found in lowered.findings)
+        findings += (found._replace(pointer=tool_pointer(name) + found.pointer) for found in lowered.findings)
     return calls, tuple(findings)
 
 

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic, perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from safegen._native import Builder, LimitExceeded, Program
 from safegen.errors import SchemaError
@@ -45,8 +45,7 @@ Verified = dict[tuple[str, str], str]  # by pointer and keyword, a note
 _MAX_REFUSALS = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """How one keyword occurrence is handled. pointer: JSON Pointer of the schema object that holds the keyword."""
 
     pointer: str
@@ -192,7 +191,7 @@ def _lower(
     algebra = Algebra(builder, limits)
     reader = Reader(document, algebra, options, limits)
     verification = verification_of(document, options, limits, algebra.deadline)
-    lowering = Lowering(reader, algebra, options, limits, verification.predicate)
+    lowering = Lowering(reader, algebra, options, limits, verification.predicate, shares_nodes=origins is None)
     try:
         root = reader.root()
         node = lowering.root_node(root, check_empty=check_empty)

@@ -38,7 +38,7 @@ _OBJECT_WORDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Here:
     """A schema object in 2020-12 words, with where it lies. asserted: what its own assertions allow, which holds
     beside all its applicators."""

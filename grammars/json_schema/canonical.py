@@ -27,7 +27,7 @@ Piece = TypeVar("Piece", ArrayPiece, ObjectPiece)
 BOTH = (True, False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed once made; frozen ones take thrice as long to make
 class Shape:
     """loose: a superset only, as the exact set would pass a limit; then whole texts need to be verified."""
 

@@ -8,7 +8,7 @@ draft does not know are left out, as its validators do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from safegen.errors import SchemaError
@@ -38,6 +38,7 @@ _DRAFT_2019 = frozenset(
     )
 )
 _DRAFT_2020 = frozenset(("prefixItems", "$dynamicRef", "$dynamicAnchor"))
+_NAMES_AND_PLACES = frozenset(("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$defs", "definitions"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ class Dialect:
     boolean_bounds: bool = False
     integers_by_text: bool = False
     contains_evaluates: bool = False
+    constraining: frozenset[str] = field(init=False)  # keywords that may say something of a value
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "constraining", self.keywords - _NAMES_AND_PLACES)
 
 
 DRAFT_4 = Dialect(
@@ -97,7 +102,7 @@ def dialect_of(schema: Mapping[str, Any], pointer: str, default: Dialect) -> Dia
     return known
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class View:
     """A schema object in the words of 2020-12. places: where a word really stands, relative to the object, when it
     has another name there."""
@@ -139,6 +144,8 @@ def view(schema: dict[str, Any], dialect: Dialect) -> View:
 
 def _with_countable_counts(schema: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     """Counts past MAX_COUNT as MAX_COUNT (the machine has 32 bits): no text that can be made shows the difference."""
+    if COUNT_WORDS.isdisjoint(schema):
+        return schema
     large = {word: MAX_COUNT for word in COUNT_WORDS & schema.keys() & dialect.keywords if schema[word] > MAX_COUNT}
     return {**schema, **large} if large else schema
 

@@ -75,6 +75,7 @@ class Document:
         self._ambiguous: set[tuple[str, str]] = set()  # (URI, anchor or "") of names that two schemas have
         self._own_uris: dict[str, str] = {}  # of documents that were read under another URI
         self._walked: set[int] = set()
+        self._resolved: dict[tuple[str, Base], tuple[SchemaValue, str, Base]] = {}  # until more is walked
         self._noted: set[tuple[str, str]] = set()
         self.root_uri = ""
         if isinstance(root, dict):
@@ -103,6 +104,7 @@ class Document:
         return _joined(base_uri, identifier, place, dialect.id_keyword).removesuffix("#")
 
     def walk(self, schema: SchemaValue, pointer: str, base_uri: str) -> None:
+        self._resolved.clear()
         stack = [(schema, pointer, base_uri)]
         while stack:
             current, place, base = stack.pop()
@@ -202,6 +204,12 @@ class Document:
 
     def resolve(self, reference: str, base: Base, pointer: str, keyword: str) -> tuple[SchemaValue, str, Base]:
         """(schema, pointer, base) that a reference names. Raises SchemaError."""
+        target = self._resolved.get((reference, base))
+        if target is None:
+            target = self._resolved[reference, base] = self._resolve(reference, base, pointer, keyword)
+        return target
+
+    def _resolve(self, reference: str, base: Base, pointer: str, keyword: str) -> tuple[SchemaValue, str, Base]:
         address, _, fragment = reference.partition("#")
         uri = _joined(base.uri, address, pointer, keyword) if address else base.uri
         resource = self.resources.get(uri) or self._read_other(uri)

@@ -38,7 +38,9 @@ def load_schema(schema: object, limits: Limits) -> dict[str, Any] | bool:
             f"a schema is an object or a boolean, not {type(schema).__name__}",
             hint="Pass a dict, True, False or JSON text.",
         )
-    loaded = _copy(schema, limits)
+    loaded: JsonValue = _plain_copy(schema, limits) if schema.__class__ is dict else None
+    if loaded is None:
+        loaded = _copy(schema, limits)
     assert isinstance(loaded, (dict, bool))
     return loaded
 
@@ -82,6 +84,29 @@ def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
         twice = next(name for name, count in counts.items() if count > 1)
         raise SchemaError(f"the key {twice!r} is written twice in one object of the schema text")
     return members
+
+
+def _plain_copy(root: dict[str, Any], limits: Limits) -> dict[str, JsonValue] | None:
+    """The copy of a document with nothing to change or to refuse; None for any other, which `_copy` looks into."""
+    top = root.copy()
+    stack: list[tuple[Any, int]] = [(top, 1)]
+    nodes = 1
+    while stack:
+        target, depth = stack.pop()
+        nodes += len(target)
+        if depth > limits.max_depth or nodes > limits.max_schema_nodes:
+            return None
+        is_dict = target.__class__ is dict
+        for key, value in target.items() if is_dict else enumerate(target):
+            if is_dict and key.__class__ is not str:
+                return None
+            kind = value.__class__
+            if kind is dict or kind is list:
+                copied = target[key] = value.copy()
+                stack.append((copied, depth + 1))
+            elif not (kind is str or kind is bool or value is None or (kind is int and -_SMALL < value < _SMALL)):
+                return None
+    return top
 
 
 def _copy(root: object, limits: Limits) -> JsonValue:

@@ -18,7 +18,14 @@ from safegen.grammars.json_schema.array_nodes import MAX_COUNT, MAX_COUNTS, Arra
 from safegen.grammars.json_schema.canonical import Algebra, Shape
 from safegen.grammars.json_schema.enumeration import Enumeration
 from safegen.grammars.json_schema.keyword_syntax import CHECKS
-from safegen.grammars.json_schema.numbers import NumberPiece, NumberSet, canonical_text, is_multiple, literal
+from safegen.grammars.json_schema.numbers import (
+    NumberPiece,
+    NumberSet,
+    canonical_text,
+    common_multiple,
+    is_multiple,
+    literal,
+)
 from safegen.grammars.json_schema.object_nodes import ObjectNodes
 from safegen.grammars.json_schema.reader import Reader
 from safegen.grammars.json_schema.terms import Term
@@ -27,7 +34,8 @@ from safegen.grammars.options import Limits, SchemaOptions
 
 
 class Lowering:
-    """predicate_of: whether a whole text is one of a term's. verified: what is not held in the mask, by pointer and
+    """predicate_of: whether a whole text is one of a term's. shares_nodes: terms of the same shape have one node, which
+    does not tell them apart. verified: what is not held in the mask, by pointer and
     keyword, each with a note."""
 
     def __init__(
@@ -37,6 +45,8 @@ class Lowering:
         options: SchemaOptions,
         limits: Limits,
         predicate_of: Callable[[Term], Predicate],
+        *,
+        shares_nodes: bool = True,
     ) -> None:
         self.reader = reader
         self.algebra = algebra
@@ -50,6 +60,7 @@ class Lowering:
         self._arrays = ArrayNodes(algebra.builder, algebra.objects, enumeration, self.node, self._note_verified)
         self._objects = ObjectNodes(algebra.builder, algebra.objects, self.node)
         self._nodes: dict[Term, int | None] = {algebra.terms.false: None}
+        self._shared: dict[int, int] | None = {} if shares_nodes else None  # by id of a shape, which the reader keeps
         self._pending: list[tuple[Term, Shape, int]] = []
 
     def root_node(self, term: Term, *, check_empty: bool = True) -> int:
@@ -82,16 +93,22 @@ class Lowering:
             return self._nodes[term]
         self.worked_on = term.pointer
         shape = self.reader.shape(term)
-        node: int | None
-        if shape.is_blank():
-            node = None
-        elif shape.arrays or shape.objects or shape.loose:
-            node = self.builder.reserve()
-            self._pending.append((term, shape, node))
+        node: int | None = None
+        if self._shared is not None and not shape.loose:
+            node = self._shared.get(id(shape))
+            if node is None and (node := self._new_node(shape, term)) is not None:
+                self._shared[id(shape)] = node
         else:
-            node = self.builder.lexeme(self._scalars(shape, term))
+            node = self._new_node(shape, term)
         self._nodes[term] = node
         return node
+
+    def _new_node(self, shape: Shape, term: Term) -> int | None:
+        if shape.arrays or shape.objects or shape.loose:
+            node = self.builder.reserve()
+            self._pending.append((term, shape, node))
+            return node
+        return None if shape.is_blank() else self.builder.lexeme(self._scalars(shape, term))
 
     def terms_by_node(self) -> dict[int, Term]:
         return {node: term for term, node in self._nodes.items() if node is not None}
@@ -146,11 +163,11 @@ class Lowering:
             ]
             return builder.intersect([self._number_without(piece, []), *outside])
 
-    def _number_without(self, piece: NumberPiece, not_multiples: list[Fraction]) -> int:
+    def _number_without(self, piece: NumberPiece, not_multiples: list[Fraction], *, digits_alone: bool = False) -> int:
         integer = piece.divisor is not None and piece.divisor.denominator == 1
         return self.builder.number(
             integer=integer,
-            plain=integer and piece.plain and not self.any_spelling,
+            plain=digits_alone or (integer and piece.plain and not self.any_spelling),
             low=None if piece.low is None else literal(piece.low),
             low_exclusive=piece.low_exclusive,
             high=None if piece.high is None else literal(piece.high),
@@ -163,6 +180,10 @@ class Lowering:
         """Draft 4's integers are those written with digits alone; "-0" is one where every spelling is legal."""
         builder = self.builder
         zero = [builder.literal(b"-0")] if self.any_spelling else []
+        whole = Fraction(1) if piece.divisor is None else common_multiple(piece.divisor, Fraction(1))
+        if piece.digits and not piece.not_multiples:  # one automaton: what the exponents of others do is not asked
+            number = self._number_without(replace(piece, divisor=whole, plain=True), [], digits_alone=True)
+            return builder.alternate([number, *zero]) if zero and piece.contains(0) else number
         written = builder.alternate([builder.number(integer=True, plain=True), *zero])
         value = self._number(replace(piece, digits=None, plain=False))
         return builder.intersect([value, written if piece.digits else builder.complement(written)])

@@ -49,7 +49,7 @@ class ObjectNodes:
         # A name that only `required` lists comes after all that have a schema.
         for name in names:
             if encodable(name):
-                term = self.objects.value_term(piece, name)
+                term = piece.names.get(name) or self.objects.class_term(piece.classes, name)
                 properties.append((name.encode(), self.node_of(term), name in required))
         extras: list[tuple[int, int]] = []
         meets: list[int] = []

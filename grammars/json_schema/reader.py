@@ -16,7 +16,7 @@ from safegen.errors import SchemaError
 from safegen.grammars.json_schema.arrays import ArrayPiece
 from safegen.grammars.json_schema.assertions import Assertions, Here
 from safegen.grammars.json_schema.canonical import NOTHING, Algebra, Shape, TooManyAlternatives
-from safegen.grammars.json_schema.dialects import view
+from safegen.grammars.json_schema.dialects import Dialect, view
 from safegen.grammars.json_schema.documents import Document, SchemaValue
 from safegen.grammars.json_schema.emptiness import Emptiness
 from safegen.grammars.json_schema.loader import escape_token
@@ -39,6 +39,7 @@ class Reader:
         self.emptiness = Emptiness(algebra, self.shape)
         self._shapes: dict[Term, Shape] = {self.terms.true: algebra.everything, self.terms.false: NOTHING}
         self._open: dict[Term, None] = {}
+        self._by_type: dict[tuple[str | tuple[str, ...], bool], Shape] = {}
         self.loose_at: dict[str, None] = {}  # places whose exact set would pass max_alternatives
         self._applicators: dict[str, Callable[[Here, Any], Shape]] = {
             "$ref": self._reference,
@@ -105,7 +106,14 @@ class Reader:
     def _read(self, position: Position) -> Shape:
         schema = position.schema
         assert isinstance(schema, dict)
-        mapped = view(schema, self.document.dialect(position.base.uri))
+        dialect = self.document.dialect(position.base.uri)
+        constraining = schema.keys() & dialect.constraining
+        if "$ref" in constraining and (len(constraining) == 1 or not dialect.ref_siblings):
+            target = self.document.resolve(schema["$ref"], position.base, position.pointer, "$ref")
+            return self.shape(self.terms.position(*target))
+        if len(constraining) == 1 and "type" in constraining:
+            return self._of_type(schema["type"], position, dialect)
+        mapped = view(schema, dialect)
         words = mapped.keywords
         asserted = self.assertions.read(Here(mapped, position, self.algebra.everything))
         here = Here(mapped, position, asserted)
@@ -122,6 +130,15 @@ class Reader:
             shape = self._meet(shape, part, position.pointer)
         if self.document.tracks_evaluation and not shape.loose:
             shape = self._unevaluated(here, shape)
+        return shape
+
+    def _of_type(self, types: str | list[str], position: Position, dialect: Dialect) -> Shape:
+        """What says no more than a type has one shape, wherever it stands."""
+        key = types if isinstance(types, str) else tuple(types), dialect.integers_by_text
+        shape = self._by_type.get(key)
+        if shape is None:
+            here = Here(view({"type": types}, dialect), position, self.algebra.everything)
+            shape = self._by_type[key] = self.assertions.read(here)
         return shape
 
     def _meet(self, a: Shape, b: Shape, pointer: str) -> Shape:

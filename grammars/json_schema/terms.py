@@ -32,7 +32,7 @@ class Base(NamedTuple):
     scope: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Position:
     """A place in a schema document."""
 

@@ -42,6 +42,7 @@ public:
     }
     NodeId add(Node node) {
         exprs();
+        analysed_.reset();
         nodes_.push_back(std::move(node));
         return static_cast<NodeId>(nodes_.size() - 1);
     }
@@ -150,21 +151,25 @@ public:
     }
     void define(NodeId reserved, NodeId node) {
         if (nodes_[checked(reserved)].kind != Node::Undefined) throw std::invalid_argument("node is already defined");
+        analysed_.reset();
         nodes_[reserved].kind = Node::Alias;
         nodes_[reserved].kids = {checked(node)};
     }
-    std::shared_ptr<Grammar> grammar(NodeId root) const {
+    // Of all nodes there are, with what is derived for them; kept until there are more.
+    const std::shared_ptr<Grammar>& analysed() const {
         exprs();
+        if (analysed_) return analysed_;
         auto copy = nodes_;
         for (Node& n : copy) {
             if (n.array) n.array = std::make_shared<ArraySpec>(*n.array);
             if (n.object) n.object = std::make_shared<ObjectSpec>(*n.object);
         }
-        return std::make_shared<Grammar>(exprs_, std::move(copy), checked(root), nullptr);
+        return analysed_ = std::make_shared<Grammar>(exprs_, std::move(copy), NodeId{0}, nullptr);
     }
-    bool node_is_empty(NodeId id) const { return !grammar(id)->alive(id); }
+    bool node_is_empty(NodeId id) const { return !analysed()->alive(checked(id)); }
     std::shared_ptr<Program> build(NodeId root) {
-        auto g = grammar(root);
+        auto g = analysed();
+        g->set_root(checked(root));
         if (g->cost(root) != kInfinite && g->cost(root) > g->options().max_completion_bytes)
             throw LimitExceeded("the shortest answer is longer than " + std::to_string(g->options().max_completion_bytes) + " bytes (a fixed limit)");
         if (g->alive(root) && g->nesting(root) > g->options().max_nesting)
@@ -173,12 +178,14 @@ public:
         auto out = std::make_shared<Program>(g);
         exprs_.reset();
         nodes_.clear();
+        analysed_.reset();
         return out;
     }
 
 private:
     std::shared_ptr<Exprs> exprs_;
     std::vector<Node> nodes_;
+    mutable std::shared_ptr<Grammar> analysed_;
 };
 
 nb::tuple frontier_of(const Frontier& found) {

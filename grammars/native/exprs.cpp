@@ -204,6 +204,7 @@ Exprs::Facts Exprs::facts_of(const Node& n) const {
         case Kind::JsonEscape:
             f.min_bytes = saturating_add(std::max(facts_[n.a].min_bytes, 1u), 1);
             f.depth = facts_[n.a].depth + 1;
+            f.pure = false;
             break;
         case Kind::JsonHex:
             f.min_bytes = saturating_add(5 - n.b, facts_[n.a].min_bytes - std::min(facts_[n.a].min_bytes, 3u));
@@ -348,14 +349,17 @@ ExprId Exprs::or_(std::vector<ExprId> parts) {
     // Single bytes merge; alternatives with the same head share it.
     ByteSet merged;
     std::vector<std::pair<ExprId, ExprId>> tails;  // (head, tail)
+    std::vector<ExprId> bodies;                    // contents of JSON strings
     std::vector<ExprId> out;
     for (ExprId p : flat) {
         const Node& n = nodes_[p];
         if (n.kind == Kind::Bytes) merged = merged | byte_sets_[n.a];
         else if (n.kind == Kind::Concat) tails.push_back({n.a, n.b});
+        else if (n.kind == Kind::JsonBody) bodies.push_back(n.a);
         else out.push_back(p);
     }
     if (!merged.empty()) out.push_back(bytes_(merged));
+    if (!bodies.empty()) out.push_back(body_(or_(std::move(bodies))));
     std::sort(tails.begin(), tails.end());
     for (size_t i = 0; i < tails.size();) {
         size_t j = i + 1;
@@ -474,8 +478,15 @@ ExprId Exprs::body_(ExprId content) {
     return intern({Kind::JsonBody, content, 0, 0, 0, 0, {}});
 }
 
+// Whether some text of `content` goes on with a character. Whole characters that are missing of a text that is well-formed
+// are answer enough: no class of characters is tried.
+bool Exprs::goes_on(ExprId content) {
+    if (facts_[content].text && !meta(content).nullable) return live_(content);
+    return any_char_live(content, 0, 0x10FFFF);
+}
+
+// Whether a character follows is asked when it matters: most searches never come to read an escape.
 ExprId Exprs::escape_(ExprId content) {
-    if (!any_char_live(content, 0, 0x10FFFF)) return kEmpty;
     return intern({Kind::JsonEscape, content, 0, 0, 0, 0, {}});
 }
 
@@ -485,6 +496,7 @@ ExprId Exprs::hex_(ExprId content, uint32_t digits, uint32_t value) {
         if (value >= 0xD800 && value < 0xDC00) return low_(content, value, 0, 0);
         return body_(derive_utf8(content, value));
     }
+    if (digits == 0) return goes_on(content) ? intern({Kind::JsonHex, content, 0, 0, 0, 0, {}}) : kEmpty;
     const uint32_t shift = 4 * (4 - digits);
     const uint32_t low = value << shift, high = ((value + 1) << shift) - 1;
     bool live = any_char_live(content, low, high);

@@ -10,6 +10,7 @@
 //
 // Thread safety: tables grow under one mutex; transitions of expanded states are read without a lock.
 #pragma once
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -19,6 +20,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "grammars/native/byteset.hpp"
@@ -72,6 +74,22 @@ struct CharRun {
     ByteSet more_bytes;       // bytes of decoded text that may occur in it
     bool apart = true;        // no character of the class begins it
     std::vector<std::string_view> except;  // texts that are none of it after all
+};
+
+// A string state in which the characters of a text soon cease to matter. By the first character it goes on in one of few
+// groups; while only the group's own characters follow, the text may go on, and ends or does not end.
+struct CharGroups {
+    static constexpr uint8_t kDead = 255, kMixed = 254;  // no text begins so; what it leads to depends on the character
+    struct Group {
+        ByteSet own;                       // first bytes of characters
+        bool ends = false, ends_later = false;  // after the first character; after more
+    };
+    std::vector<Group> groups;
+    std::array<uint8_t, 256> of{};         // by first byte of the first character
+    ByteSet alphabet;                      // bytes of decoded text that may occur
+    bool ends_now = false;
+    uint32_t low = 0, high = kInfinite;    // characters of all that is left
+    uint32_t reserve = 0;                  // so many are enough to end a text that keeps within its group
 };
 
 // A string state that reads any text, but for what is left of some names: of those only the listed ones end it.
@@ -147,6 +165,7 @@ public:
     // What is left to read of a finite language; nothing for other expressions, or when it is more than max_texts.
     std::optional<std::vector<std::string_view>> finite(ExprId e, size_t max_texts);
     std::optional<CharRun> char_run(ExprId e);  // of a JSON string body at a character's beginning
+    std::optional<CharGroups> char_groups(ExprId e);  // the same
     bool is_free_string(ExprId e) const;        // a JSON string literal with nothing asked of its text
     ByteSet alphabet(ExprId e);                 // bytes that can occur at all
     size_t num_states() const { return num_raws_.load(std::memory_order_relaxed); }
@@ -217,6 +236,7 @@ private:
     ExprId derive(ExprId e, uint8_t byte);
     ExprId derive_json(const Node& n, uint8_t byte);
     ExprId derive_utf8(ExprId e, uint32_t code_point);
+    bool goes_on(ExprId content);
     bool any_char_live(ExprId e, uint32_t low, uint32_t high);
     bool any_sequence_live(ExprId e, const std::pair<uint8_t, uint8_t>* ranges, int count);
     void gather(ExprId e, std::vector<ByteSet>& cuts, ByteSet& singles) const;
@@ -224,13 +244,19 @@ private:
     const Expansion* expand(ExprId e);
     const Expansion* expand_locked(ExprId e);
     bool live_(ExprId e);
+    std::optional<bool> live_at_once(ExprId e);
+    uint32_t brief_length(ExprId e);
+    ByteSet needed_(ExprId e);
     ExprId lazy_step(ExprId e, uint8_t byte);
     bool first_bytes(ExprId e, ByteSet& out) const;
-    enum class Find : uint8_t { Any, Short, Shortest };
+    enum class Find : uint8_t { Any, Short, Shortest, Brief };
     bool search(ExprId start, Find find);
     void mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal);
     ByteSet alphabet_(ExprId e);
     bool char_class(ExprId unit, CharRun& run);
+    std::optional<ExprId> after_char(ExprId e, ExprId rest);
+    ExprId uncounted(ExprId content, uint32_t& low, uint32_t& high);
+    std::array<ExprId, 256> char_targets(ExprId content);
     bool left_of(const Node& strings, size_t max_texts, std::vector<std::string_view>& out) const;
 
     Options options_;
@@ -243,10 +269,11 @@ private:
     std::vector<Facts> facts_;
     std::vector<Live> live_memo_;
     std::vector<uint32_t> distance_;  // kInfinite - 1: unknown
+    std::unordered_set<ExprId> lengthy_;  // whose shortest text was not soon found
     std::vector<uint8_t> step_;       // first byte of a shortest accepted text
     std::vector<std::unique_ptr<const Raw>> raws_;  // by id; as far as asked for
     std::atomic<size_t> num_raws_{0};
-    std::unordered_map<ExprId, ByteSet> alphabets_;
+    std::unordered_map<ExprId, ByteSet> alphabets_, needed_memo_;
     std::vector<ByteSet> byte_sets_;
     std::vector<std::unique_ptr<StringSet>> sets_;
     std::vector<OrderFilter> filters_;

@@ -326,8 +326,75 @@ const Expansion* Exprs::expand_locked(ExprId e) {
 }
 
 bool Exprs::live_(ExprId e) {
-    if (live_memo_[e] == Live::Unknown) return search(e, Find::Any);
-    return live_memo_[e] == Live::Yes;
+    if (live_memo_[e] != Live::Unknown) return live_memo_[e] == Live::Yes;
+    bool live = false;
+    if (nodes_[e].kind == Kind::JsonBody) {
+        live = live_(nodes_[e].a);  // whatever the text is, JSON spells it: the escapes need not be looked through
+    } else if (nodes_[e].kind == Kind::JsonEscape) {
+        live = goes_on(nodes_[e].a);
+    } else if (nodes_[e].kind == Kind::And) {
+        const auto known = live_at_once(e);
+        if (!known) return search(e, Find::Any);
+        live = *known;
+    } else {
+        return search(e, Find::Any);
+    }
+    live_memo_[e] = live ? Live::Yes : Live::No;
+    if (!live) distance_[e] = kInfinite;
+    return live;
+}
+
+// What is seen of an intersection without a search: that no part has a byte which another one cannot do without, or that
+// a text fits into a count of characters that stands beside it.
+std::optional<bool> Exprs::live_at_once(ExprId e) {
+    if (!needed_(e).within(alphabet_(e))) return false;
+    uint32_t low = 0, high = kInfinite;
+    const ExprId others = uncounted(e, low, high);
+    if (others == e || low > 0) return std::nullopt;
+    if (!live_(others)) return false;
+    return brief_length(others) <= high ? std::optional(true) : std::nullopt;
+}
+
+// Bytes of a shortest text where it is soon found; else kInfinite.
+uint32_t Exprs::brief_length(ExprId e) {
+    if (distance_[e] == kUnknownDistance && !lengthy_.count(e) && !search(e, Find::Brief) && distance_[e] == kUnknownDistance) lengthy_.insert(e);
+    return distance_[e] == kUnknownDistance ? kInfinite : distance_[e];
+}
+
+// Bytes that occur in every text, some of them.
+ByteSet Exprs::needed_(ExprId e) {
+    if (const auto known = needed_memo_.find(e); known != needed_memo_.end()) return known->second;
+    const Node& n = nodes_[e];
+    ByteSet out;
+    switch (n.kind) {
+        case Kind::Bytes:
+            if (byte_sets_[n.a].count() == 1) out = byte_sets_[n.a];
+            break;
+        case Kind::Concat:
+            for (ExprId rest = e;; rest = nodes_[rest].b) {
+                const bool chain = nodes_[rest].kind == Kind::Concat;
+                out = out | needed_(chain ? nodes_[rest].a : rest);
+                if (!chain) break;
+            }
+            break;
+        case Kind::Or:
+            out = ByteSet::all();
+            for (ExprId kid : n.kids) out = out & needed_(kid);
+            break;
+        case Kind::And:
+            for (ExprId kid : n.kids) out = out | needed_(kid);
+            break;
+        case Kind::Repeat:
+            if (n.b > 0) out = needed_(n.a);
+            break;
+        case Kind::Strings:
+            if (n.d == n.c + 1)
+                for (char c : std::string_view(sets_[n.a]->values[n.c]).substr(n.e)) out.add(static_cast<uint8_t>(c));
+            break;
+        default: break;
+    }
+    needed_memo_.emplace(e, out);
+    return out;
 }
 
 void Exprs::mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal) {
@@ -348,7 +415,8 @@ void Exprs::mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprI
 
 // Best-first search for an accepting state. Shortest: A* by the lower bound on text length, so the distance along the
 // path found is the shortest; where that takes too many states (the digits of a multiple of a large divisor), it becomes
-// Short, which is greedy and takes what it meets first. Any asks for no distance. Exhaustion proves every visited state
+// Short, which is greedy and takes what it meets first. Any asks for no distance, and
+// Brief gives up where Shortest becomes Short. Exhaustion proves every visited state
 // dead.
 bool Exprs::search(ExprId start, Find find) {
     const bool exact = find != Find::Any;
@@ -362,15 +430,16 @@ bool Exprs::search(ExprId start, Find find) {
     std::unordered_map<ExprId, Visit> visits;
     std::priority_queue<Item, std::vector<Item>, std::greater<>> open;
     auto push = [&](ExprId e, uint32_t depth, ExprId parent, uint8_t byte) {
-        if (e == kEmpty || live_memo_[e] == Live::No) return;
+        if (e == kEmpty || live_memo_[e] == Live::No || (!exact && nodes_[e].kind == Kind::JsonBody && !live_(e))) return;
         auto [it, fresh] = visits.try_emplace(e, Visit{depth, parent, byte, false});
         if (!fresh) {
             if (it->second.closed || it->second.depth <= depth) return;
             it->second = {depth, parent, byte, false};
         }
         const bool known = exact && distance_[e] != kUnknownDistance;
-        const uint64_t rest = known ? distance_[e] : exact ? facts_[e].min_bytes : facts_[e].effort;
-        open.push({find == Find::Shortest ? depth + rest : rest, kInfinite - depth, e});
+        const bool shortest = find == Find::Shortest || find == Find::Brief;
+        const uint64_t rest = known ? distance_[e] : shortest ? facts_[e].min_bytes : facts_[e].effort;
+        open.push({shortest ? depth + rest : rest, kInfinite - depth, e});
     };
     push(start, 0, start, 0);
     while (!open.empty()) {
@@ -396,6 +465,7 @@ bool Exprs::search(ExprId start, Find find) {
             }
             return true;
         }
+        if (find == Find::Brief && visits.size() > kShortestLimit) return false;
         if (find == Find::Shortest && visits.size() > kShortestLimit) return search(start, Find::Short);
         if (visits.size() > kSearchLimit) throw LimitExceeded("deciding whether a text can still be completed took too many states");
         const uint32_t depth = visit.depth + 1;

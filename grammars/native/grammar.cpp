@@ -443,7 +443,7 @@ uint32_t Grammar::cost_of(NodeId id) const {
             std::vector<uint32_t> optional;
             for (const Property& p : o.properties) {
                 const uint32_t value = p.value == kNoNode ? kInfinite : costs_[p.value];
-                const uint32_t member = saturating_add(saturating_add(static_cast<uint32_t>(json_spelling(p.name).size()), 4), value);
+                const uint32_t member = saturating_add(saturating_add(p.spelled_bytes, 4), value);
                 if (p.required) sum = saturating_add(sum, member), ++required;
                 else if (member != kInfinite) optional.push_back(member);
             }
@@ -557,13 +557,16 @@ uint32_t Grammar::nesting_of(NodeId id) const {
 // Least fixpoints: a node no finite text derives from keeps the cost kInfinite.
 void Grammar::analyse() {
     const size_t n = nodes_.size();
-    for (Node& node : nodes_)
+    for (Node& node : nodes_) {
         if (node.kind == Node::Lexeme) node.expr = lexeme(node.expr);
+        if (node.object)
+            for (Property& p : node.object->properties) p.spelled_bytes = static_cast<uint32_t>(json_spelling(p.name).size());
+    }
     costs_.assign(n, kInfinite);
     while (true) {
         for (bool changed = true; changed;) {
             changed = false;
-            for (NodeId id = 0; id < n; ++id) {
+            for (NodeId id = static_cast<NodeId>(n); id-- > 0;) {  // what a node is made of was mostly added after it
                 const uint32_t cost = cost_of(id);
                 if (cost == costs_[id]) continue;
                 costs_[id] = cost;
@@ -583,7 +586,7 @@ void Grammar::analyse() {
     nestings_.assign(n, kInfinite);
     for (bool changed = true; changed;) {
         changed = false;
-        for (NodeId id = 0; id < n; ++id) {
+        for (NodeId id = static_cast<NodeId>(n); id-- > 0;) {
             if (!alive(id)) continue;
             const uint32_t nesting = nesting_of(id);
             if (nesting == nestings_[id]) continue;

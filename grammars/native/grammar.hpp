@@ -24,6 +24,7 @@ struct Property {
     std::string name;   // decoded UTF-8
     NodeId value = kNoNode;  // kNoNode: the name is forbidden
     bool required = false;
+    uint32_t spelled_bytes = 0;  // derived: of the name as JSON spells it, without quotes
 };
 
 // Key lexemes by the index of the next property; shared by all states of the object.
@@ -208,6 +209,7 @@ public:
     uint32_t counted_rest(const ArraySpec& array, uint32_t position, const ContainsCounts& counts, bool remember) const;
     bool alive(NodeId id) const { return id != kNoNode && costs_[id] != kInfinite; }
     bool takes_all_bytes() const { return cut_ == kAll; }
+    void set_root(NodeId root) { root_ = root; }  // nothing that was derived depends on it
     std::shared_ptr<Grammar> for_alphabet(const ByteSet& alphabet) const;
 
     // Lexemes between the nodes, cut to the alphabet.

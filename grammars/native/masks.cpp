@@ -138,6 +138,7 @@ public:
         children(0, e, free);
     }
     void names(ExprId e, ExprId free, const NameState& state);
+    bool groups(ExprId e, const CharGroups& state);
     bool run(ExprId e, const CharRun& run);
     LexemeMask take() {
         out_.bits = row_.bits();
@@ -221,6 +222,8 @@ private:
         children(node, e, free);
     }
 
+    void try_tokens(ExprId e, const std::vector<uint32_t>& tries);
+    bool leads_on(ExprId e, std::string_view text);
     void part_escaped(uint32_t node, ExprId e, ExprId free);
 
     void drop(uint32_t from, uint32_t to) {
@@ -371,24 +374,13 @@ bool Walk::run(ExprId e, const CharRun& run) {
     for (size_t i = 0; i < words && tried; ++i) keep[i] &= ~tries[i];
     row_.keep(keep.data());
     if (count)
-        for (size_t i = 0; i < words; ++i)
-            for (uint32_t rest = tries[i]; rest; rest &= rest - 1) {
-                const auto id = static_cast<uint32_t>(i * 32 + static_cast<size_t>(std::countr_zero(rest)));
-                ExprId state = e;
-                for (char c : v_.token(id))
-                    if ((state = x_.next(state, static_cast<uint8_t>(c))) == kEmpty) break;
-                if (state != kEmpty) row_.set(id);
-            }
+        try_tokens(e, tries);
     std::vector<std::pair<uint32_t, uint32_t>> dropped;
     // Ends: where the run alone decides, by their count.
     for (const FreeText::End& end : free.ends) {
         bool legal = end.bytes.within(known) && (run.more || end.chars <= run.high);
         if ((end.bytes.has('\\') && !(any_escape && run.low == 0)) || (legal && (run.more || !end.bytes.within(inside)))) {
-            ExprId state = e;
-            const std::string path = v_.path(end.node);
-            for (char c : path)
-                if ((state = x_.step(state, static_cast<uint8_t>(c))) == kEmpty) break;
-            legal = state != kEmpty;
+            legal = leads_on(e, v_.path(end.node));
         } else if (legal) {
             legal = end.chars >= run.low;
         }
@@ -408,6 +400,123 @@ bool Walk::run(ExprId e, const CharRun& run) {
     std::sort(dropped.begin(), dropped.end());
     for (const auto& [from, to] : dropped) drop(std::max(from, out_.skips.empty() ? 0 : out_.skips.back().second), to);
     if (!any_escape) each_child(free.escaped, e, [&](uint32_t child, ExprId next) { own(free.escaped, child, next, false); });
+    return true;
+}
+
+bool Walk::leads_on(ExprId e, std::string_view text) {
+    for (char c : text)
+        if ((e = x_.step(e, static_cast<uint8_t>(c))) == kEmpty) return false;
+    return true;
+}
+
+void Walk::try_tokens(ExprId e, const std::vector<uint32_t>& tries) {
+    for (size_t i = 0; i < tries.size(); ++i)
+        for (uint32_t rest = tries[i]; rest; rest &= rest - 1) {
+            const auto id = static_cast<uint32_t>(i * 32 + static_cast<size_t>(std::countr_zero(rest)));
+            ExprId state = e;
+            for (char c : v_.token(id))
+                if ((state = x_.next(state, static_cast<uint8_t>(c))) == kEmpty) break;
+            if (state != kEmpty) row_.set(id);
+        }
+}
+
+// Rows of tokens, made of the tables by what tokens hold.
+struct Rows {
+    Rows(const FreeText& tables, size_t num_words) : free(tables), words(num_words, 0u) {}
+    const FreeText& free;
+    std::vector<uint32_t> words;
+    void clear() { std::fill(words.begin(), words.end(), 0u); }
+    void add(const FreeText::Holding& tokens) {
+        if (!tokens.row.empty())
+            for (size_t i = 0; i < words.size(); ++i) words[i] |= tokens.row[i];
+        for (uint32_t id : tokens.ids) words[id / 32] |= 1u << (id % 32);
+    }
+    void drop(const FreeText::Holding& tokens) {
+        if (!tokens.row.empty())
+            for (size_t i = 0; i < words.size(); ++i) words[i] &= ~tokens.row[i];
+        for (uint32_t id : tokens.ids) words[id / 32] &= ~(1u << (id % 32));
+    }
+    void add_longer(uint32_t chars) {  // no more than free.max_chars
+        if (chars >= FreeText::kCounts) {
+            for (const auto& [own, id] : free.longest)
+                if (own > chars) words[id / 32] |= 1u << (id % 32);
+            return;
+        }
+        const uint32_t* longer = free.longer.data() + chars * words.size();
+        for (size_t i = 0; i < words.size(); ++i) words[i] |= longer[i];
+    }
+};
+
+// Tokens that keep within the group of their first character are legal, those with a byte that occurs nowhere in the string
+// are not, and the others are tried one by one.
+bool Walk::groups(ExprId e, const CharGroups& state) {
+    constexpr size_t kTries = 20'000;
+    begin_as_free();
+    const FreeText& free = *base_;
+    const size_t words = v_.words();
+    const bool counted = state.high < kInfinite && state.high < saturating_add(free.max_chars, state.reserve);
+    if (counted && state.high <= state.reserve) return false;
+    Rows legal{free, words}, tried{free, words}, mine{free, words};
+    for (size_t g = 0; g <= state.groups.size(); ++g) {
+        const bool mixed = g == state.groups.size();
+        mine.clear();
+        bool any = false;
+        free.held.each([&](uint8_t b) {
+            if (b == '\\' || state.of[b] != (mixed ? CharGroups::kMixed : g)) return;
+            mine.add(free.starting[b]);
+            any = true;
+        });
+        if (!any) continue;
+        std::vector<uint8_t> unsure;
+        free.held.each([&](uint8_t b) {
+            if (b == '\\' || (!mixed && state.groups[g].own.has(b))) return;
+            if (!state.alphabet.has(b)) mine.drop(free.holding_later[b]);
+            else if (!mixed) unsure.push_back(b);
+        });
+        if (mixed) {
+            for (size_t i = 0; i < words; ++i) tried.words[i] |= mine.words[i];
+            continue;
+        }
+        std::vector<uint32_t> all = mine.words;
+        for (uint8_t b : unsure) mine.drop(free.holding_later[b]);
+        for (size_t i = 0; i < words; ++i) {
+            tried.words[i] |= all[i] & ~mine.words[i];
+            legal.words[i] |= mine.words[i];
+        }
+    }
+    if (counted) {
+        mine.clear();
+        mine.add_longer(state.high - state.reserve);
+        for (size_t i = 0; i < words; ++i) {
+            tried.words[i] |= legal.words[i] & mine.words[i];
+            legal.words[i] &= ~mine.words[i];
+        }
+    }
+    tried.drop(free.holding['\\']);
+    legal.drop(free.holding['\\']);
+    size_t count = 0;
+    for (size_t i = 0; i < words; ++i) count += static_cast<size_t>(std::popcount(tried.words[i] &= free.words[i]));
+    if (count > kTries) return false;
+    std::vector<std::pair<uint32_t, uint32_t>> dropped;
+    for (const FreeText::End& end : free.ends) {
+        bool is_legal = false;
+        if (end.chars == 0) {
+            is_legal = state.ends_now && state.low == 0;
+            if (is_legal)
+                for (uint32_t k = v_.token_begin(end.node); k < v_.token_begin(end.node + 1); ++k) legal.words[v_.ids[k] / 32] |= 1u << (v_.ids[k] % 32);
+        } else if (const uint8_t g = state.of[end.first]; end.bytes.has('\\') || g == CharGroups::kMixed) {
+            is_legal = leads_on(e, v_.path(end.node));
+        } else if (g != CharGroups::kDead) {
+            const CharGroups::Group& group = state.groups[g];
+            if (!end.later.within(group.own)) is_legal = leads_on(e, v_.path(end.node));
+            else is_legal = (end.chars == 1 ? group.ends : group.ends_later) && end.chars >= state.low && end.chars <= state.high;
+        }
+        if (!is_legal) dropped.push_back({end.node, end.node + 1});
+    }
+    row_.keep(legal.words.data());
+    try_tokens(e, tried.words);
+    for (const auto& [from, to] : dropped) drop(from, to);
+    each_child(free.escaped, e, [&](uint32_t child, ExprId next) { own(free.escaped, child, next, false); });
     return true;
 }
 
@@ -455,20 +564,27 @@ std::optional<LexemeMask> mask_of_run(Exprs& x, const Vocabulary& v, ExprId e, c
     return walk.take();
 }
 
+std::optional<LexemeMask> mask_of_groups(Exprs& x, const Vocabulary& v, ExprId e, const CharGroups& groups) {
+    Walk walk(x, v);
+    if (!walk.groups(e, groups)) return std::nullopt;
+    return walk.take();
+}
+
 namespace {
 
 // The tables by what tokens are made of.
 void add_tables(const Vocabulary& v, FreeText& out) {
     const size_t words = v.words();
-    out.holding.resize(256);
+    for (auto* table : {&out.holding, &out.starting, &out.holding_later}) table->resize(256);
     out.longer.assign(FreeText::kCounts * words, 0u);
     auto measure = [](std::string_view text) {
-        FreeText::End end{0, 0, {}};
+        FreeText::End end{};
         for (char c : text) {
             const auto byte = static_cast<uint8_t>(c);
             if ((byte & 0xC0) == 0x80) continue;  // within a character
             end.bytes.add(byte);
-            ++end.chars;
+            if (end.chars++ == 0) end.first = byte;
+            else end.later.add(byte);
         }
         return end;
     };
@@ -481,6 +597,8 @@ void add_tables(const Vocabulary& v, FreeText& out) {
             const bool closes = std::binary_search(out.closers.begin(), out.closers.end(), node);
             const auto all = measure(std::string_view(token).substr(0, token.size() - closes));
             all.bytes.each([&](uint8_t b) { out.holding[b].ids.push_back(id); });
+            all.later.each([&](uint8_t b) { out.holding_later[b].ids.push_back(id); });
+            if (all.chars > 0) out.starting[all.first].ids.push_back(id);
             if (!(all.bytes & ByteSet::range(0x80, 0xFF)).empty()) out.wide.ids.push_back(id);
             out.held = out.held | all.bytes;
             if (all.bytes.has('\\')) {
@@ -499,7 +617,7 @@ void add_tables(const Vocabulary& v, FreeText& out) {
         for (uint32_t id : tokens.ids) tokens.row[id / 32] |= 1u << (id % 32);
         tokens.ids = {};
     };
-    std::for_each(out.holding.begin(), out.holding.end(), pack);
+    for (auto* table : {&out.holding, &out.starting, &out.holding_later}) std::for_each(table->begin(), table->end(), pack);
     pack(out.wide);
     std::vector<uint32_t> nodes;
     std::set_union(out.exits.begin(), out.exits.end(), out.closers.begin(), out.closers.end(), std::back_inserter(nodes));

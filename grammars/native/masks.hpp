@@ -104,6 +104,8 @@ struct FreeText {
         std::vector<uint32_t> ids, row;
     };
     std::vector<Holding> holding;         // by byte
+    std::vector<Holding> starting;        // those whose text begins with a byte, by it
+    std::vector<Holding> holding_later;   // those that hold a character that begins with a byte behind the first one
     Holding wide;                         // any byte from 0x80 on
     ByteSet held;                         // those that some token holds
     static constexpr uint32_t kCounts = 48;
@@ -114,6 +116,8 @@ struct FreeText {
     struct End {
         uint32_t node, chars;
         ByteSet bytes;                    // that characters begin with
+        ByteSet later;                    // the same without the first one
+        uint8_t first = 0;                // of a text that is not empty
     };
     std::vector<End> ends;
     uint32_t max_chars = 0;
@@ -153,6 +157,8 @@ LexemeMask mask_of_texts(const Vocabulary& vocabulary, const std::vector<std::st
 LexemeMask mask_of_names(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, ExprId free, const NameState& state);
 // The mask of a run of characters, from the tables of the vocabulary; nothing when too many tokens would have to be tried.
 std::optional<LexemeMask> mask_of_run(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, const CharRun& run);
+// The same for groups of characters.
+std::optional<LexemeMask> mask_of_groups(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, const CharGroups& groups);
 FreeText make_free_text(const Vocabulary& vocabulary);
 
 }  // namespace safegen

@@ -25,9 +25,12 @@ std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
         if (free_text == kEmpty) return walk_trie(x, *vocabulary, e);
         if (const auto names = x.name_state(e, kFewTexts)) return mask_of_names(x, *vocabulary, e, free_text, *names);
         const int num_first = x.expansion(e)->first.count();
-        if (num_first >= kWide)
+        if (num_first >= kWide) {
             if (const auto run = x.char_run(e))
                 if (auto mask = mask_of_run(x, *vocabulary, e, *run)) return std::move(*mask);
+            if (const auto groups = x.char_groups(e))
+                if (auto mask = mask_of_groups(x, *vocabulary, e, *groups)) return std::move(*mask);
+        }
         return num_first >= kBroad ? walk_difference(x, *vocabulary, e, free_text) : walk_trie(x, *vocabulary, e);
     };
     auto mask = std::make_shared<const LexemeMask>(make());
@@ -87,9 +90,10 @@ std::shared_ptr<Compiled> Program::bind(const std::shared_ptr<const Vocabulary>&
     std::lock_guard<std::mutex> lock(mutex_);
     auto& slot = bound_[vocabulary->serial()];
     if (!slot) {
-        auto grammar = grammar_->for_alphabet(vocabulary->single_bytes());
+        const bool all = ByteSet::all().within(vocabulary->single_bytes());
+        const std::shared_ptr<const Grammar> grammar = all ? grammar_ : grammar_->for_alphabet(vocabulary->single_bytes());
         if (!grammar->alive(grammar->root())) throw std::invalid_argument("this vocabulary cannot spell any answer");
-        slot = std::make_shared<Compiled>(std::move(grammar), vocabulary, cache_bytes);
+        slot = std::make_shared<Compiled>(grammar, vocabulary, cache_bytes);
     }
     return slot;
 }

@@ -34,6 +34,24 @@ def letters(b: Builder, low: int, high: int | None) -> int:
     return b.repeat(b.chars([(ord("a"), ord("z"))]), low, high)
 
 
+def counted(b: Builder, low: int, high: int, content: int) -> int:
+    return b.intersect([b.repeat(b.chars([(0, 0x10FFFF)]), low, high), content])
+
+
+def words(b: Builder) -> int:
+    blank, other = b.chars([(0x20, 0x20), (0x3000, 0x3000)]), b.chars([(0x21, 0x2FFF), (0x3001, 0x10FFFF)])
+    word = b.repeat(other, 1, None)
+    return b.concat([b.repeat(b.concat([word, b.repeat(blank, 1, None)]), 0, 3), word])
+
+
+def ending(b: Builder) -> int:
+    return b.concat([b.any_text(), b.alternate([b.literal(b"-abc"), b.literal("é9".encode())])])
+
+
+def holding(b: Builder) -> int:
+    return b.concat([b.any_text(), b.literal(b"ab"), b.any_text()])
+
+
 CONTENTS: dict[str, Callable[[Builder], int]] = {
     "free": lambda b: b.any_text(),
     "short": lambda b: b.repeat(b.chars([(0, 0x10FFFF)]), 0, 4),
@@ -45,6 +63,14 @@ CONTENTS: dict[str, Callable[[Builder], int]] = {
     "parts": lambda b: b.concat([letters(b, 2, 4), b.literal(b"-"), letters(b, 0, None)]),
     "overlapping parts": lambda b: b.concat([letters(b, 0, 3), letters(b, 1, None), b.literal(b"b")]),
     "all but two": lambda b: b.intersect([letters(b, 0, None), b.complement(b.strings([b"ab", b"name"]))]),
+    "words": words,
+    "counted words": lambda b: counted(b, 2, 12, words(b)),
+    "ending": ending,
+    "counted ending": lambda b: counted(b, 7, 9, ending(b)),
+    "holding": holding,
+    "counted holding": lambda b: counted(b, 0, 60, holding(b)),
+    "counted class": lambda b: counted(b, 3, 20, letters(b, 1, None)),
+    "past digits": lambda b: b.concat([b.repeat(b.chars([(ord("0"), ord("9"))]), 1, None), b.any_text()]),
     "listed": lambda b: b.strings([b"a", b"ab", b"abc", b"name", "é".encode()]),
 }
 
@@ -70,7 +96,12 @@ def patterned_keys(b: Builder) -> int:
     return b.object([], [(letters(b, 0, None), b.lexeme(b.literal(b"1")))], 0, None)
 
 
+def either(b: Builder) -> int:
+    return b.array([], b.lexeme(b.alternate([b.json_string(holding(b)), b.json_string(letters(b, 0, 4))])), 1, 3)
+
+
 SPECS: dict[str, Callable[[Builder], int]] = {
+    "either": either,
     **{name: strings(content) for name, content in CONTENTS.items()},
     "open object": open_object,
     "patterned object": patterned_object,
