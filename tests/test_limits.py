@@ -55,7 +55,7 @@ REFUSED: list[tuple[str, float, Callable[[], Any]]] = [
     ("max_grammar_chars", 11, lambda: Grammar('start: "abc"')),
     ("max_productions", 2, lambda: Grammar('start: a | b | c\na: "a" b\nb: "b" c\nc: "c"')),
     ("max_states", 50, lambda: Choice(["x" * 100, "y" * 100])),
-    ("max_states", 50, lambda: JsonSchema({"pattern": "^(a{7})*$", "allOf": [{"pattern": "^(a{13})*b$"}]})),
+    ("max_states", 50, lambda: JsonSchema({"pattern": "^(a{29})*b$", "allOf": [{"pattern": "^a(a{31})*b$"}]})),
     ("max_fsm_states", 20, lambda: Regex("[a-z]{30}", fsm=True)),
     ("max_exponent_digits", 3, lambda: JsonSchema('{"minimum": 1e1200}')),
     ("max_nesting", 3, lambda: JsonSchema({"const": [[[[1]]]]})),

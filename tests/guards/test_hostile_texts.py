@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -55,7 +56,16 @@ def test_a_megabyte_takes_seconds(guard: Guard) -> None:
 
 
 def _seconds(guard: Guard, piece: str, length: int) -> float:
+    """The least of three tries. Collecting garbage of all tests before takes time that is not the guard's."""
     text = (piece * (length // len(piece) + 1))[:length]
+    gc.disable()
+    try:
+        return min(_once(guard, text) for _ in range(3))
+    finally:
+        gc.enable()
+
+
+def _once(guard: Guard, text: str) -> float:
     start = time.process_time()
     guard.find(GuardView(text, stage="input", role="tool"))
     guard.frontier(text)
