@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import random
 
@@ -11,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common import data_folder
 from safegen.guards.base import Guard, GuardView
 from safegen.guards.pattern_guard import PatternGuard
 from safegen.guards.pii import PII
 from safegen.guards.secrets import Secrets
 from tests.guards.law import assert_stream_law, assert_window_law
 from tests.guards.samples import FRAGMENTS, SECRET_FRAGMENTS
+from tests.support.suites import corpus_rows
 
 GUARDS: dict[str, tuple[Guard, list[str]]] = {
     "pii": (PII(), FRAGMENTS),
@@ -44,11 +42,7 @@ def test_what_is_before_the_frontier_is_final_whatever_follows(name: str) -> Non
 @pytest.mark.parametrize("stem", ["pii-dev", "pii-adversarial-dev"])
 def test_every_cut_of_the_corpora_keeps_the_law(name: str, stem: str) -> None:
     """Every row at full size, some of them else; every cut of each."""
-    path = data_folder() / f"{stem}.jsonl.gz"
-    if not path.exists():
-        pytest.skip(f"needs {path.name} in SAFEGEN_DATA")
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line in lines]
+    texts = [row["text"] for row in corpus_rows(stem)]
     for text in texts if os.environ.get("SAFEGEN_FULL") else random.Random(name).sample(texts, 12):
         assert_stream_law(GUARDS[name][0], text)
 

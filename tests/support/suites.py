@@ -63,6 +63,12 @@ def _path(folder: Path, name: str) -> Path:
     return path
 
 
+def corpus_rows(stem: str) -> Iterator[dict[str, Any]]:
+    """The rows of a corpus of JSON lines."""
+    with gzip.open(_path(DATA, f"{stem}.jsonl.gz"), "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
 def suite_groups(path: Path | None = None, *, with_apart: bool = False) -> Iterator[SuiteGroup]:
     """The groups of the suite. with_apart: also those that need documents from elsewhere (refRemote) or custom
     vocabularies, which are counted apart. path: the file, by default the shared one."""
