@@ -1,9 +1,9 @@
 """Speculation on and off, on JSON extraction, tool calls, copying and prose, alone and in batches, in one run.
 
 Every prompt is answered with speculation on and off, and the JSON ones also without their type, in turns within each
-round, by one loaded model a batch size. The prefix cache holds the whole blocks of all prompts before anything is timed,
-so what is timed is decoding and the rest of each prompt, which is less than a block. Answers must be the same on and
-off, to the byte, or the run fails.
+round, by one loaded model a batch size. The prefix cache holds the whole blocks of all prompts before anything is
+timed, so what is timed is decoding and the rest of each prompt, which is less than a block. Answers must be the same on
+and off, to the byte, or the run fails.
 
 Figures, medians over the rounds: `<task>.b<N>.on` and `<task>.b<N>.off` (output tokens a second), `json.b<N>.free` (the
 same prompts without a type, speculation off), `<task>.accepted_per_forward` (drafted tokens that a forward yields
