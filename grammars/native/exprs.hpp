@@ -250,8 +250,9 @@ private:
     ExprId lazy_step(ExprId e, uint8_t byte);
     bool first_bytes(ExprId e, ByteSet& out) const;
     enum class Find : uint8_t { Any, Short, Shortest, Brief };
-    bool search(ExprId start, Find find);
-    void mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal);
+    bool search(ExprId start, Find find, uint32_t bound = kInfinite);
+    void mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal, bool guess);
+    uint8_t first_step(ExprId e);
     ByteSet alphabet_(ExprId e);
     bool char_class(ExprId unit, CharRun& run);
     std::optional<ExprId> after_char(ExprId e, ExprId rest);
@@ -271,6 +272,7 @@ private:
     std::vector<uint32_t> distance_;  // kInfinite - 1: unknown
     std::unordered_set<ExprId> lengthy_;  // whose shortest text was not soon found
     std::vector<uint8_t> step_;       // first byte of a shortest accepted text
+    std::unordered_set<ExprId> settled_, guessed_;  // states whose step is the first among equals; whose distance is a greedy search's
     std::vector<std::unique_ptr<const Raw>> raws_;  // by id; as far as asked for
     std::atomic<size_t> num_raws_{0};
     std::unordered_map<ExprId, ByteSet> alphabets_, needed_memo_;

@@ -47,6 +47,13 @@ const std::array<uint8_t, 256> kReadable = [] {
     return out;
 }();
 
+// The place of each byte in kReadable.
+const std::array<uint8_t, 256> kRank = [] {
+    std::array<uint8_t, 256> out{};
+    for (size_t at = 0; at < 256; ++at) out[kReadable[at]] = static_cast<uint8_t>(at);
+    return out;
+}();
+
 }  // namespace
 
 ExprId Exprs::derive(ExprId e, uint8_t byte) {
@@ -397,7 +404,7 @@ ByteSet Exprs::needed_(ExprId e) {
     return out;
 }
 
-void Exprs::mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal) {
+void Exprs::mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal, bool guess) {
     const bool exact = distance_[goal] != kUnknownDistance;
     uint32_t distance = distance_[goal];
     live_memo_[goal] = Live::Yes;
@@ -409,17 +416,20 @@ void Exprs::mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprI
         if (distance_[id] == kUnknownDistance) {
             distance_[id] = distance;
             step_[id] = byte;
+            if (guess) guessed_.insert(id);
         }
     }
 }
 
 // Best-first search for an accepting state. Shortest: A* by the lower bound on text length, so the distance along the
-// path found is the shortest; where that takes too many states (the digits of a multiple of a large divisor), it becomes
+// path found is the shortest (none longer than `bound` is looked for); where that takes too many states (the digits of a multiple of a large divisor), it becomes
 // Short, which is greedy and takes what it meets first. Any asks for no distance, and
 // Brief gives up where Shortest becomes Short. Exhaustion proves every visited state
 // dead.
-bool Exprs::search(ExprId start, Find find) {
+bool Exprs::search(ExprId start, Find find, uint32_t bound) {
     const bool exact = find != Find::Any;
+    const bool shortest = find == Find::Shortest || find == Find::Brief;
+    bool cut = false;  // something was left out: exhaustion proves nothing
     struct Visit {
         uint32_t depth;
         ExprId parent;
@@ -429,6 +439,7 @@ bool Exprs::search(ExprId start, Find find) {
     using Item = std::tuple<uint64_t, uint64_t, ExprId>;  // (priority, deeper first, state)
     std::unordered_map<ExprId, Visit> visits;
     std::priority_queue<Item, std::vector<Item>, std::greater<>> open;
+    const auto knows = [&](ExprId e) { return distance_[e] != kUnknownDistance && !(shortest && guessed_.count(e)); };
     auto push = [&](ExprId e, uint32_t depth, ExprId parent, uint8_t byte) {
         if (e == kEmpty || live_memo_[e] == Live::No || (!exact && nodes_[e].kind == Kind::JsonBody && !live_(e))) return;
         auto [it, fresh] = visits.try_emplace(e, Visit{depth, parent, byte, false});
@@ -436,9 +447,11 @@ bool Exprs::search(ExprId start, Find find) {
             if (it->second.closed || it->second.depth <= depth) return;
             it->second = {depth, parent, byte, false};
         }
-        const bool known = exact && distance_[e] != kUnknownDistance;
-        const bool shortest = find == Find::Shortest || find == Find::Brief;
-        const uint64_t rest = known ? distance_[e] : shortest ? facts_[e].min_bytes : facts_[e].effort;
+        const uint64_t rest = exact && knows(e) ? distance_[e] : shortest ? facts_[e].min_bytes : facts_[e].effort;
+        if (bound != kInfinite && depth + rest > bound) {
+            cut = true;
+            return;
+        }
         open.push({shortest ? depth + rest : rest, kInfinite - depth, e});
     };
     push(start, 0, start, 0);
@@ -448,7 +461,7 @@ bool Exprs::search(ExprId start, Find find) {
         Visit& visit = visits.at(e);
         if (visit.closed) continue;
         visit.closed = true;
-        const bool goal = meta(e).nullable || (exact ? distance_[e] != kUnknownDistance : live_memo_[e] == Live::Yes);
+        const bool goal = meta(e).nullable || (exact ? knows(e) : live_memo_[e] == Live::Yes);
         if (goal) {
             std::vector<std::pair<ExprId, uint8_t>> path;
             for (ExprId at = e; at != start;) {
@@ -458,7 +471,7 @@ bool Exprs::search(ExprId start, Find find) {
             }
             std::reverse(path.begin(), path.end());
             if (exact) {
-                mark_path(path, e);
+                mark_path(path, e, find == Find::Short);
             } else {
                 live_memo_[e] = Live::Yes;
                 for (const auto& step : path) live_memo_[step.first] = Live::Yes;
@@ -466,12 +479,13 @@ bool Exprs::search(ExprId start, Find find) {
             return true;
         }
         if (find == Find::Brief && visits.size() > kShortestLimit) return false;
-        if (find == Find::Shortest && visits.size() > kShortestLimit) return search(start, Find::Short);
+        if (find == Find::Shortest && visits.size() > kShortestLimit) return bound == kInfinite && search(start, Find::Short);
         if (visits.size() > kSearchLimit) throw LimitExceeded("deciding whether a text can still be completed took too many states");
         const uint32_t depth = visit.depth + 1;
         const Raw& classes = raw(e);
         for (size_t c = 0; c < classes.to.size(); ++c) push(classes.to[c], depth, e, classes.sample(c));
     }
+    if (cut) return false;
     for (const auto& [id, visit] : visits) {
         live_memo_[id] = Live::No;
         distance_[id] = kInfinite;
@@ -492,13 +506,34 @@ uint32_t Exprs::shortest_length(ExprId e) {
     return distance_[e];
 }
 
+// The first byte of the shortest text from here, among equally short ones of the first by how readable its bytes are: it
+// hangs on the language alone, not on which states were met or searched before.
+uint8_t Exprs::first_step(ExprId e) {
+    if (settled_.count(e) || guessed_.count(e)) return step_[e];
+    const uint32_t rest = distance_[e] - 1;
+    const Raw& classes = raw(e);
+    std::vector<std::pair<uint8_t, size_t>> order;  // (rank, class)
+    for (size_t c = 0; c < classes.to.size(); ++c)
+        if (classes.to[c] != kEmpty && live_memo_[classes.to[c]] != Live::No) order.push_back({kRank[classes.sample(c)], c});
+    std::sort(order.begin(), order.end());
+    for (const auto& [rank, c] : order) {
+        const ExprId to = classes.to[c];
+        const bool exact = distance_[to] != kUnknownDistance && !guessed_.count(to);
+        if (exact ? distance_[to] != rest : facts_[to].min_bytes > rest || !search(to, Find::Shortest, rest)) continue;
+        step_[e] = classes.sample(c);
+        break;
+    }
+    settled_.insert(e);
+    return step_[e];
+}
+
 std::string Exprs::shortest(ExprId e) {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     std::string out;
     while (!meta(e).nullable) {
         if (distance_[e] == kUnknownDistance) search(e, Find::Shortest);
         if (distance_[e] == kInfinite) throw LimitExceeded("no text completes this state");
-        const uint8_t byte = step_[e];
+        const uint8_t byte = first_step(e);
         out.push_back(static_cast<char>(byte));
         e = derive(e, byte);
     }
