@@ -39,8 +39,33 @@ class AnswerReader:
         return twin
 
     def feed(self, text: str) -> Iterator[Piece]:
-        for char in text:
-            yield from self._feed(char)
+        at = 0
+        while at < len(text):
+            end = self._plain_end(text, at)
+            if end > at:
+                plain = text[at:end]
+                if self._stage == "call" and self._json is not None:
+                    self._json.skip(plain)
+                yield Char(plain, plain)
+                at = end
+            else:
+                yield from self._feed(text[at])
+                at += 1
+
+    def _plain_end(self, text: str, at: int) -> int:
+        """The end of the characters from `at` that stand for themselves in the open unit, whatever comes then."""
+        if self._stage == "call" and self._json is not None:
+            return self._json.plain_end(text, at)
+        if self._held or self._stage not in ("text", "thinking"):
+            return at
+        marker = (self._form.begin if self._form is not None else "") if self._stage == "text" else self._end_of_think
+        found = text.find(marker[0], at) if marker else -1
+        return len(text) if found < 0 else found
+
+    @property
+    def _end_of_think(self) -> str:
+        assert self._think is not None
+        return self._think[1]
 
     def finish(self) -> Iterator[Piece]:
         """The answer has ended here."""
@@ -63,8 +88,7 @@ class AnswerReader:
         if self._stage == "start":
             yield from self._in_start(char)
         elif self._stage == "thinking":
-            assert self._think is not None
-            if (yield from self._until(char, self._think[1])):
+            if (yield from self._until(char, self._end_of_think)):
                 self._stage = "answer"
         elif self._stage == "text":
             end = self._form.begin if self._form is not None else ""

@@ -20,11 +20,13 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from safegen.errors import RequestError
 
 if TYPE_CHECKING:
+    from safegen.guards.following import Follower
     from safegen.guards.vault import Vault
 
 Stage = Literal["input", "decoding", "output"]
@@ -199,6 +201,11 @@ class Guard(abc.ABC):
         straddling = [m.start for m in self.find(GuardView(text, final=False)) if m.start < cut < m.end]
         return min(straddling, default=cut)
 
+    def follow(self) -> Follower | None:
+        """What watches one growing text for this guard, token by token (see `safegen.guards.following`); None: `find`
+        and `frontier` are asked each time."""
+        return None
+
     def to_dict(self) -> dict[str, Any]:
         """The guard as data: its type and every argument that is not its default. `from_dict` reads it back."""
         described: dict[str, Any] = {"type": type(self).__name__}
@@ -230,7 +237,8 @@ class Guard(abc.ABC):
         return f"{type(self).__name__}(name={self.name!r}, on_fail={self.on_fail!r})"
 
 
-def arguments_of(guard_class: type[Guard]) -> dict[str, inspect.Parameter]:
+@lru_cache(maxsize=256)
+def arguments_of(guard_class: type[Guard]) -> Mapping[str, inspect.Parameter]:
     """Constructor arguments by name, those that `**common` passes on to `Guard` included."""
     own = dict(inspect.signature(guard_class).parameters)
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own.values()):

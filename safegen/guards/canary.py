@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from safegen.errors import RequestError
 from safegen.guards.base import Stage
-from safegen.guards.pattern_guard import Candidate, PatternGuard, Rule
+from safegen.guards.pattern_guard import PatternGuard
+from safegen.guards.pattern_rules import Candidate, Rule
 
 
 class Canary(PatternGuard):

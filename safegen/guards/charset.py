@@ -9,6 +9,7 @@ from typing import Any
 
 from safegen.errors import RequestError
 from safegen.guards.base import Guard, GuardView, Match
+from safegen.guards.following import CharacterFollower, Follower
 
 # Script -> what the Unicode names of its letters begin with.
 SCRIPTS: dict[str, tuple[str, ...]] = {
@@ -66,6 +67,21 @@ class Charset(Guard):
 
     def frontier(self, text: str) -> int:
         return len(text)
+
+    def follow(self) -> Follower:
+        return CharsetFollower(self)
+
+
+class CharsetFollower(CharacterFollower):
+    def __init__(self, guard: Charset) -> None:
+        super().__init__()
+        self._guard = guard
+        self._passes_ascii = guard.ascii_only or "Latin" in guard.scripts
+
+    def suspects(self, text: str) -> bool:
+        if text.isascii() and self._passes_ascii:
+            return False
+        return bool(self._guard.find(GuardView(text, final=False)))
 
 
 @lru_cache(maxsize=8192)

@@ -9,10 +9,12 @@ in tags is hidden text.
 
 from __future__ import annotations
 
+import copy
 import unicodedata
 from typing import Any
 
 from safegen.guards.base import Guard, GuardView, Match
+from safegen.guards.following import Follower
 
 _ZWNJ, _ZWJ = "\u200c", "\u200d"
 _FLAG, _CANCEL_TAG = "\U0001f3f4", "\U000e007f"
@@ -61,9 +63,43 @@ class InvisibleText(Guard):
         begin = max(0, len(text) - _REACH)
         return next((at for at in range(begin, len(text)) if text[at] in _SUSPECTS), len(text))
 
+    def follow(self) -> Follower:
+        return InvisibleFollower()
+
     def placeholder(self, match: Match) -> str:
         """Nothing: hidden text is taken out."""
         return ""
+
+
+class InvisibleFollower:
+    """Keeps the last characters, of which what comes may decide some."""
+
+    def __init__(self) -> None:
+        self._num_fed = self._frontier = 0
+        self._last = ""
+        self._behind_suspects = 0  # no suspect stands from here on
+
+    def feed(self, text: str, num_decided: int) -> int:
+        self._num_fed += len(text)
+        if not _SUSPECTS.isdisjoint(text):
+            self._behind_suspects = self._num_fed
+        elif self._num_fed - self._behind_suspects >= _REACH:
+            self._last, self._frontier = "", self._num_fed
+            return self._num_fed
+        self._last = (self._last + text)[-_REACH:]
+        begin = self._num_fed - len(self._last)
+        found = (begin + at for at, character in enumerate(self._last) if character in _SUSPECTS)
+        self._frontier = max(self._frontier, next(found, self._num_fed))
+        return self._frontier
+
+    def is_quiet(self, start: int, end: int) -> bool:
+        return start >= self._behind_suspects
+
+    def joined(self, other: Follower) -> None:
+        return None
+
+    def copy(self) -> InvisibleFollower:
+        return copy.copy(self)
 
 
 def _rule(text: str, at: int) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from safegen.errors import RequestError
 from safegen.guards.base import Guard, GuardView, Match
+from safegen.guards.following import CharacterFollower, Follower
 
 _WORD = re.compile(r"\S+")
 
@@ -49,3 +50,24 @@ class MaxLength(Guard):
 
     def frontier(self, text: str) -> int:
         return len(text)
+
+    def follow(self) -> Follower:
+        return LengthFollower(self.characters, self.words)
+
+
+class LengthFollower(CharacterFollower):
+    """Counts on: a word that is cut is one word."""
+
+    def __init__(self, characters: int | None, words: int | None) -> None:
+        super().__init__()
+        self._max_characters, self._max_words = characters, words
+        self._num_words = 0
+        self._is_in_word = False
+
+    def suspects(self, text: str) -> bool:
+        if self._max_words is not None:
+            self._num_words += len(_WORD.findall(text)) - (self._is_in_word and _WORD.match(text) is not None)
+            self._is_in_word = not text[-1:].isspace()
+        return (self._max_characters is not None and self.num_fed + len(text) > self._max_characters) or (
+            self._max_words is not None and self._num_words > self._max_words
+        )

@@ -21,13 +21,16 @@ from numpy.typing import NDArray
 
 from safegen.errors import RequestError
 from safegen.guards.base import Guard, GuardView, Match, Stage
-from safegen.guards.pattern_guard import pieces
-from safegen.guards.reading import read
+from safegen.guards.candidates import before_owner, pieces
+from safegen.guards.following import Follower
+from safegen.guards.reading import MAX_SKIPPED, read
 
 STEP = 8
 _SPREAD = 4  # characters that one letter of a window may take, separators included
+_RANK = {"system_prompt": 0}
 _LETTERS = np.zeros(256, dtype=bool)
 _LETTERS[[*b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789\xaa\xa4"]] = True
+_NO_LETTERS = bytes(octet for octet in range(256) if not _LETTERS[octet])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +99,10 @@ class SystemPromptLeak(Guard):
 
     def find(self, view: GuardView) -> list[Match]:
         known = tuple(dict.fromkeys((*self._known, *view.protected)))
-        return [piece for piece, _ in self._pieces(view.text, index_of(known, self.allow, self._window))]
+        candidates = self._candidates(view.text, index_of(known, self.allow, self._window))
+        return [piece for piece, _ in pieces(candidates, _RANK)]
 
-    def _pieces(self, text: str, index: Index) -> list[tuple[Match, Match]]:
+    def _candidates(self, text: str, index: Index) -> list[Match]:
         found, starts, ends = letters(text)
         window, windows = self._window, index.windows
         candidates = [
@@ -107,7 +111,7 @@ class SystemPromptLeak(Guard):
             if found[at : at + window] in windows
         ]
         assert self.max_match is not None
-        return pieces([m for m in candidates if m.end - m.start <= self.max_match], {"system_prompt": 0})
+        return [m for m in candidates if m.end - m.start <= self.max_match]
 
     def frontier(self, text: str) -> int:
         assert self.max_match is not None
@@ -118,11 +122,72 @@ class SystemPromptLeak(Guard):
         at = next((at for at in range(first, len(found)) if hash(found[at:]) in index.beginnings), None)
         cut = len(text) if at is None else begin + int(starts[at])
         scan = max(0, cut - 2 * self.max_match)
-        for piece, owner in self._pieces(text[scan:], index):
-            if piece.start + scan < cut <= piece.end + scan and owner.end + scan > cut:
-                return piece.start + scan
-        return cut
+        return scan + before_owner(self._candidates(text[scan:], index), cut - scan, _RANK)
+
+    def follow(self) -> Follower:
+        assert self.max_match is not None
+        index = index_of(tuple(dict.fromkeys(self._known)), self.allow, self._window)
+        return LeakFollower(index, self._window, self.max_match)
 
     @property
     def hold_bound(self) -> int | None:
         return None if self.max_match is None else 2 * self.max_match
+
+
+class LeakFollower:
+    """Keeps what may have begun: the place of its first letter and its letters so far, for each."""
+
+    def __init__(self, index: Index, window: int, max_match: int) -> None:
+        self._index, self._size, self._max_match = index, window, max_match
+        self._last = ""  # characters that decide how those behind them are read
+        self._num_fed = self._frontier = 0
+        self._begun: list[tuple[int, bytes]] = []
+        self._candidates: tuple[Match, ...] = ()
+
+    def feed(self, text: str, num_decided: int) -> int:
+        found, places = self._new_letters(text)
+        self._num_fed += len(text)
+        if self._candidates:
+            self._candidates = tuple(each for each in self._candidates if each.end > num_decided)
+        if found or self._begun:
+            self._go_on(found, places)
+        cut = self._begun[0][0] if self._begun else self._num_fed
+        self._frontier = max(self._frontier, before_owner(self._candidates, cut, _RANK) if self._candidates else cut)
+        return self._frontier
+
+    def _new_letters(self, text: str) -> tuple[bytes, list[int]]:
+        """Letters of what comes next, and their places in the whole text."""
+        before, self._last = self._last, (self._last + text)[-MAX_SKIPPED - 1 :]
+        if text.isascii():
+            octets = text.encode()
+            return octets.translate(None, _NO_LETTERS).lower(), [
+                place for place, octet in enumerate(octets, self._num_fed) if octet not in _NO_LETTERS
+            ]
+        found, starts, _ = letters(before + text)
+        places = [self._num_fed - len(before) + int(at) for at in starts]
+        num_new = sum(place >= self._num_fed for place in places)
+        return found[len(found) - num_new :], places[len(places) - num_new :]
+
+    def _go_on(self, found: bytes, places: list[int]) -> None:
+        """Which of these windows may still become one of the protected texts, and which have."""
+        size, oldest, beginnings = self._size, self._num_fed - self._max_match, self._index.beginnings
+        begun = [(place, known + found) for place, known in self._begun]
+        begun += [(place, found[at:]) for at, place in enumerate(places)]
+        self._begun = []
+        for place, seen in begun:
+            if len(seen) < size:
+                if hash(seen) in beginnings and place >= oldest:
+                    self._begun.append((place, seen))
+            elif seen[:size] in self._index.windows:
+                match = Match(place, places[size - len(seen) - 1] + 1, "system_prompt")
+                if match.end - match.start <= self._max_match:
+                    self._candidates = (*self._candidates, match)
+
+    def is_quiet(self, start: int, end: int) -> bool:
+        return not any(each.start < end and each.end > start for each in self._candidates)
+
+    def joined(self, other: Follower) -> None:
+        return None
+
+    def copy(self) -> LeakFollower:
+        return copy.copy(self)

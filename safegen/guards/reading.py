@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 MAX_SKIPPED = 16
 LETTER, OTHER = "\xaa", "\xa4"
-_SKIP = "\xad"
+_SKIP, _SKIPPED_OCTET = "\xad", b"\xad"
 _MAX_TABLE = 50_000
 
 # Letters of other scripts that are drawn as ASCII ones. The pairs of UTS #39 that matter for words and addresses.
@@ -86,6 +86,10 @@ class Reading:
     octets: bytes
     offsets: NDArray[np.intp] | None
 
+    def octet(self, character: int) -> int:
+        """The first octet at or behind a character offset."""
+        return character if self.offsets is None else int(np.searchsorted(self.offsets, character))
+
     def start(self, octet: int) -> int:
         return octet if self.offsets is None else int(self.offsets[octet])
 
@@ -100,9 +104,18 @@ def read(text: str) -> Reading:
     return _read(text) if len(text) <= 4096 else _translate(text)
 
 
+def read_on(before: Reading, text: str, more: str) -> Reading:
+    """The reading of `text`, which is what was read before and `more`."""
+    if before.offsets is None:
+        octets = more.encode("ascii") if more.isascii() else more.translate(_TABLE).encode("latin-1")
+        if _SKIPPED_OCTET not in octets:
+            return Reading(before.octets + octets, None)
+    return read(text)
+
+
 def _translate(text: str) -> Reading:
     octets = text.translate(_TABLE).encode("latin-1")
-    if _SKIP.encode("latin-1") not in octets:
+    if _SKIPPED_OCTET not in octets:
         return Reading(octets, None)
     values = np.frombuffer(octets, dtype=np.uint8)
     skipped = values == ord(_SKIP)
@@ -116,13 +129,21 @@ def _translate(text: str) -> Reading:
 _read = lru_cache(maxsize=64)(_translate)
 
 
+@lru_cache(maxsize=1024)
 def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
-    """A pattern over the bytes of readings: linear time, Latin-1, no Unicode classes."""
+    """A pattern over the bytes of readings: linear time, Latin-1, no Unicode classes. Guards share it: what RE2 has
+    learned of a pattern while matching serves all of them."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.case_sensitive = not ignore_case
     options.max_mem = 64 << 20
     return re2.compile(pattern.encode("latin-1"), options)
+
+
+@lru_cache(maxsize=256)
+def union(patterns: tuple[str, ...], tail: str) -> Any:
+    """One pattern for all of them, each with `tail` behind it."""
+    return compiled(f"(?:{'|'.join(dict.fromkeys(patterns))}){tail}")
 
 
 def overlapping(pattern: Any, octets: bytes) -> Iterator[Any]:

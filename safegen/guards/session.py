@@ -75,8 +75,7 @@ class GuardSession:
             return self._look(entries, seen, max(0.001, ends - time.perf_counter()), 0)
 
         unit = UnitWatch(entries, place, "text", look)
-        for char in message["content"]:
-            unit.add(char, char)
+        unit.add(message["content"], message["content"])
         text = unit.release(final=True)
         self._decisions += [("input", 0, decision) for decision in unit.decisions]
         return text, unit.stopped
@@ -114,6 +113,11 @@ class GuardSession:
 
     def decided(self, sample: int, decisions: Sequence[Decision]) -> None:
         self._decisions += [("output", sample, decision) for decision in decisions]
+
+    def took(self, sample: int, number: int, milliseconds: float) -> None:
+        """Time of a guard beside its looks."""
+        key: tuple[int, Stage, int] = (number, "output", sample)
+        self._milliseconds[key] = self._milliseconds.get(key, 0.0) + milliseconds
 
     def _look(self, entries: Sequence[Entry], view: GuardView, deadline_s: float, sample: int) -> list[Finding]:
         findings = run_guards(entries, view, deadline_s)
@@ -280,3 +284,5 @@ class SampleGuard:
         self._told = True
         for stream in self._streams:
             self._session.decided(self._sample, stream.decisions)
+            for number, spent in stream.milliseconds.items():
+                self._session.took(self._sample, number, spent)

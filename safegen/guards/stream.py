@@ -17,7 +17,7 @@ from safegen.grammars.tool_formats import ToolFormat
 from safegen.guards.answer_reader import AnswerKind, AnswerReader
 from safegen.guards.running import Entry
 from safegen.guards.scopes import Place
-from safegen.guards.units import Char, Opened, Piece
+from safegen.guards.units import Char, Opened, Piece, char_starts
 from safegen.guards.watch import Decision, Look, UnitWatch
 
 
@@ -72,6 +72,7 @@ class GuardStream:
         self._num_bytes = 0
         self._starts: list[int] = []  # byte offset of each character of the open unit, while placeholders are forced
         self.decisions: list[Decision] = []
+        self.milliseconds: dict[int, float] = {}  # that guards took beside their looks, by the number of their entry
         self.stopped: Decision | None = None
 
     def feed(self, text: str) -> str:
@@ -102,7 +103,7 @@ class GuardStream:
             if self._unit is None:
                 return piece.raw
             if self._claims is not None:
-                self._starts.append(start)
+                self._starts += char_starts(piece, start)
             self._unit.add(piece.decoded, piece.raw)
             return ""
         assert self._unit is not None
@@ -129,6 +130,8 @@ class GuardStream:
         if final or self.stopped is not None:
             self.decisions += [forced.decision for _, _, forced in self._forced_spans(unit)]
             self.decisions += unit.decisions
+            for number, spent in unit.spent().items():
+                self.milliseconds[number] = self.milliseconds.get(number, 0.0) + spent
         return released
 
     def _is_exempt(self, unit: UnitWatch, start: int, end: int) -> bool:

@@ -10,8 +10,10 @@ left out of sight.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +24,7 @@ UnitKind = Literal["text", "string", "key", "number"]
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SPACE_AND_MARKS = " \t\r\n,:[]{}"
 _END_OF_BARE = ' \t\r\n,]}:[{"'
+_PLAIN = re.compile(r'[^"\\]+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Char:
-    """One decoded character of the open unit, or (decoded == "") raw text outside of any unit."""
+    """One decoded character of the open unit, several that spell themselves (decoded == raw), or (decoded == "") raw
+    text outside of any unit."""
 
     decoded: str
     raw: str
@@ -51,6 +55,16 @@ Piece = Opened | Char | Closed
 def spelled(text: str, kind: UnitKind) -> str:
     """Decoded text as it is written inside a unit."""
     return json.dumps(text, ensure_ascii=False)[1:-1] if kind in ("string", "key") else text
+
+
+def char_starts(piece: Char, start: int) -> Sequence[int]:
+    """The byte offset of each decoded character of a piece that begins at byte `start`."""
+    if len(piece.decoded) <= 1:
+        return (start,)
+    if piece.raw.isascii():
+        return range(start, start + len(piece.raw))
+    lengths = [len(char.encode("utf-8", "surrogatepass")) for char in piece.raw[:-1]]
+    return list(itertools.accumulate(lengths, initial=start))
 
 
 class JsonReader:
@@ -82,6 +96,18 @@ class JsonReader:
                 yield Closed()
                 self._value_ended()
             yield from self._structure(char)
+
+    def plain_end(self, text: str, at: int) -> int:
+        """The end of the characters from `at` that stand for themselves in the open string; take them with `skip`."""
+        if self._state != "string" or self._escape:
+            return at
+        found = _PLAIN.match(text, at)
+        return at if found is None else found.end()
+
+    def skip(self, plain: str) -> None:
+        """Characters of the open string that were read by the caller."""
+        if self._is_key:
+            self._key.append(plain)
 
     def finish(self) -> Iterator[Piece]:
         """The text has ended, perhaps in the middle."""

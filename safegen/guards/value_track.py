@@ -16,7 +16,7 @@ from safegen.grammars.vocabulary import Vocabulary
 from safegen.guards.running import Entry
 from safegen.guards.scopes import Place
 from safegen.guards.stream import AnswerShape, Claims
-from safegen.guards.units import Char, Opened
+from safegen.guards.units import Char, Opened, char_starts
 from safegen.guards.watch import Decision, Look, UnitWatch
 
 
@@ -66,7 +66,7 @@ class ValueWatch(UnitWatch):
         return self.starts[character] if character < len(self.starts) else self.num_bytes
 
     def take(self, char: Char, at: int) -> None:
-        self.starts.append(at)
+        self.starts += char_starts(char, at)
         self.num_bytes = at + len(char.raw.encode("utf-8", "surrogatepass"))
         self.add(char.decoded, char.raw)
 
@@ -115,17 +115,16 @@ class Track:
 
     def feed(self, piece: bytes) -> Iterator[tuple[ValueWatch, bool]]:
         """Read on; yields each value that closes (with True), and in the end the one that is open (with False)."""
-        for char in self._decoder.decode(piece):
-            for found in self._reader.feed(char):
-                if isinstance(found, Opened):
-                    self._open(found)
-                elif isinstance(found, Char):
-                    if self.value is not None and found.decoded:
-                        self.value.take(found, self._num_bytes)
-                    self._num_bytes += len(found.raw.encode("utf-8", "surrogatepass"))
-                elif self.value is not None:
-                    closed, self.value = self.value, None
-                    yield closed, True
+        for found in self._reader.feed(self._decoder.decode(piece)):
+            if isinstance(found, Opened):
+                self._open(found)
+            elif isinstance(found, Char):
+                if self.value is not None and found.decoded:
+                    self.value.take(found, self._num_bytes)
+                self._num_bytes += len(found.raw.encode("utf-8", "surrogatepass"))
+            elif self.value is not None:
+                closed, self.value = self.value, None
+                yield closed, True
         if self.value is not None:
             yield self.value, False
 

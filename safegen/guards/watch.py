@@ -12,11 +12,13 @@ unit at its place: nothing from there on is released.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from safegen.guards.base import Allow, Block, Edit, GuardView, Match, Replace, Retry
+from safegen.guards.following import Follower, follower_of
 from safegen.guards.running import Entry, Finding
 from safegen.guards.scopes import Place
 from safegen.guards.units import UnitKind, spelled
@@ -50,6 +52,34 @@ class Decision:
 Look = Callable[[Sequence[Entry], GuardView], list[Finding]]
 
 
+@dataclass(slots=True)
+class Watched:
+    """Guards and their common follower of one unit, or one guard that has none. seconds: that they took."""
+
+    entries: tuple[Entry, ...]
+    follower: Follower | None
+    seconds: float = 0.0
+
+    def copy(self) -> Watched:
+        return Watched(self.entries, None if self.follower is None else self.follower.copy(), self.seconds)
+
+
+def watched_of(entries: Sequence[Entry]) -> list[Watched]:
+    made: list[Watched] = []
+    for entry in entries:
+        follower = follower_of(entry.guard)
+        for place, other in enumerate(made):
+            if follower is None or other.follower is None:
+                continue
+            common = other.follower.joined(follower)
+            if common is not None:
+                made[place] = Watched((*other.entries, entry), common)
+                break
+        else:
+            made.append(Watched((entry,), follower))
+    return made
+
+
 class UnitWatch:
     """entries: the guards that look at this unit; those of a property name are set when it has ended, like its place.
     look: runs them. protected: texts that must not be repeated. is_exempt: whether a span of decoded characters is a
@@ -78,9 +108,7 @@ class UnitWatch:
         self._num_seen = 0
         acting = [entry for entry in entries if not entry.only_logs]
         self._withholds = kind == "key" or any(entry.guard.hold_bound is None for entry in acting)
-        behinds = [entry.guard.look_behind for entry in acting]
-        known = [behind for behind in behinds if behind is not None]
-        self._look_behind = max(known, default=0) if len(known) == len(behinds) else None
+        self._watched: list[Watched] | None = None  # made when something may be released before the end
         self.decisions: list[Decision] = []
         self.stopped: Decision | None = None
 
@@ -91,44 +119,106 @@ class UnitWatch:
     def copy_lists(self) -> None:
         """What a shallow copy shares with its original, made its own."""
         self._chars, self._raws, self.decisions = list(self._chars), list(self._raws), list(self.decisions)
+        if self._watched is not None:
+            self._watched = [each.copy() for each in self._watched]
 
     def raw(self, first: int, last: int) -> str:
         return "".join(self._raws[first:last])
 
     def add(self, decoded: str, raw: str) -> None:
-        self._chars.append(decoded)
-        self._raws.append(raw)
+        """One decoded character, or several that spell themselves."""
+        if decoded == raw:
+            self._chars += decoded
+            self._raws += decoded
+        else:
+            self._chars.append(decoded)
+            self._raws.append(raw)
 
     def release(self, *, final: bool) -> str:
         """The raw text that has become certain; final: no more will come."""
         if self.stopped is not None:
             return ""
-        acting = [entry for entry in self.entries if not entry.only_logs]
-        released = self._release(acting, final=final)
-        if final or self.stopped is not None:
-            self._log([entry for entry in self.entries if entry.only_logs])
+        if not final:
+            released = self._release_some()
+            if self.stopped is None:
+                return released
+        else:
+            released = self._release_all()
+        self._log([entry for entry in self.entries if entry.only_logs])
         return released
 
-    def _release(self, entries: Sequence[Entry], *, final: bool) -> str:
-        if not entries and (final or not self._withholds):
-            taken = "".join(self._raws[self.num_decided :])
-            self.num_decided = len(self._raws)
-            return taken
-        if not final and (self._withholds or len(self._chars) == self._num_seen):
+    def spent(self) -> dict[int, float]:
+        """Milliseconds that guards took beside their looks, by the number of their entry."""
+        return {
+            entry.number: watched.seconds * 1e3 / len(watched.entries)
+            for watched in self._watched or ()
+            for entry in watched.entries
+        }
+
+    def _release_some(self) -> str:
+        if self._withholds or len(self._chars) == self._num_seen:
             return ""
-        self._num_seen = len(self._chars)
-        begin = 0 if self._look_behind is None else max(0, self.num_decided - self._look_behind)
-        seen = "".join(self._chars[begin:])
-        try:
-            frontier = len(self._chars) if final else begin + _frontier(entries, seen)
-        except Exception as error:  # a guard that cannot say what is certain
-            self._stop(Decision(entries[0], "error", *self._here(), type(error).__name__, 1.0, self.place))
+        if self._watched is None:
+            self._watched = watched_of([entry for entry in self.entries if not entry.only_logs])
+        frontier = self._follow(self._watched)
+        if frontier <= self.num_decided or self.stopped is not None:
             return ""
-        if frontier <= self.num_decided and not final:
-            return ""
-        view = GuardView(seen, str(self.place), "output", final, protected=self._protected)
-        decisions = self._decide(self._look(entries, view), begin, frontier, final)
-        return self._apply(decisions, max(frontier, self.num_decided))
+        return self._decide_to(frontier, self._not_quiet(self._watched, frontier), final=False)
+
+    def _release_all(self) -> str:
+        if self._watched is None:
+            asked = [entry for entry in self.entries if not entry.only_logs]
+        else:
+            if len(self._chars) > self._num_seen:
+                self._follow(self._watched)
+            if self.stopped is not None:
+                return ""
+            asked = self._not_quiet(self._watched, len(self._chars))
+        return self._decide_to(len(self._chars), asked, final=True)
+
+    def _not_quiet(self, all_watched: Sequence[Watched], end: int) -> list[Entry]:
+        """Guards that may have found something between what is decided and `end`, in their order."""
+        asked = [
+            entry
+            for watched in all_watched
+            if watched.follower is None or not watched.follower.is_quiet(self.num_decided, end)
+            for entry in watched.entries
+        ]
+        return sorted(asked, key=_number)
+
+    def _follow(self, all_watched: Sequence[Watched]) -> int:
+        """What is new is shown to all followers; returns how far all agree that it is certain."""
+        added, self._num_seen = "".join(self._chars[self._num_seen :]), len(self._chars)
+        frontier, started = self._num_seen, time.perf_counter()
+        for watched in all_watched:
+            try:
+                if watched.follower is not None:
+                    certain = watched.follower.feed(added, self.num_decided)
+                else:
+                    begin = self._window_begin(watched.entries)
+                    certain = begin + watched.entries[0].guard.frontier("".join(self._chars[begin:]))
+            except Exception as error:  # a guard that cannot say what is certain
+                self._stop(Decision(watched.entries[0], "error", *self._here(), type(error).__name__, 1.0, self.place))
+                return self.num_decided
+            frontier = min(frontier, certain)
+            now = time.perf_counter()
+            watched.seconds += now - started
+            started = now
+        return frontier
+
+    def _decide_to(self, frontier: int, entries: Sequence[Entry], *, final: bool) -> str:
+        """entries: guards that may have found something up to the frontier."""
+        if not entries:
+            return self._apply((), frontier)
+        begin = self._window_begin(entries)
+        view = GuardView("".join(self._chars[begin:]), str(self.place), "output", final, protected=self._protected)
+        return self._apply(self._decide(self._look(entries, view), begin, frontier, final), frontier)
+
+    def _window_begin(self, entries: Sequence[Entry]) -> int:
+        """Where a look may begin that finds all that is not decided yet."""
+        behinds = [entry.guard.look_behind for entry in entries]
+        known = [behind for behind in behinds if behind is not None]
+        return max(0, self.num_decided - max(known, default=0)) if len(known) == len(behinds) else 0
 
     def _log(self, entries: Sequence[Entry]) -> None:
         """Guards that only log hold nothing back: they see the unit when it has ended, as far as it came."""
@@ -198,8 +288,8 @@ class UnitWatch:
         return "".join(released)
 
 
-def _frontier(entries: Sequence[Entry], seen: str) -> int:
-    return min(min(len(seen), entry.guard.frontier(seen)) for entry in entries)
+def _number(entry: Entry) -> int:
+    return entry.number
 
 
 def _text_order(decision: Decision) -> tuple[int, int, int]:

@@ -152,3 +152,8 @@ def test_recall_and_precision_on_the_corpora(stem: str, recall: float, precision
         hit = counts[rule, "hit"]
         assert hit / (hit + counts[rule, "missed"]) >= recall, rule
         assert hit / (hit + counts[rule, "wrong"]) >= precision, rule
+
+
+def test_a_finding_does_not_depend_on_what_stands_elsewhere() -> None:
+    text = "the printer is aa:bb:cc:dd:ee:ff now"
+    assert found(text) == found(f"{text}, since 7")[:1] == [("MAC_ADDRESS", "aa:bb:cc:dd:ee:ff")]

@@ -11,7 +11,10 @@ from typing import Any
 
 from safegen.errors import RequestError
 from safegen.guards.base import GuardView, Match
-from safegen.guards.pattern_guard import PatternGuard, Rule, pieces
+from safegen.guards.candidates import pieces
+from safegen.guards.following import Follower
+from safegen.guards.pattern_guard import PatternGuard
+from safegen.guards.pattern_rules import Rule
 from safegen.guards.pii import crypto, dates, email, national, network, numbers, phone
 
 _NATIONAL = "NATIONAL_ID"
@@ -43,7 +46,7 @@ class PII(PatternGuard):
     allow: texts that are no findings, such as the company's own address; compared as a whole, case ignored.
     """
 
-    version = "1"
+    version = "2"
 
     def __init__(self, *, types: Sequence[str] | None = None, allow: Sequence[str] = (), **common: Any) -> None:
         super().__init__(**common)
@@ -78,8 +81,12 @@ class PII(PatternGuard):
     def find(self, view: GuardView) -> list[Match]:
         found = self._find(view.text)
         if self._names is not None:
-            rank = {**self._rank, **{name: len(self._rank) + at for at, name in enumerate(NAME_TYPES)}}
+            rank = {**self.rank, **{name: len(self.rank) + at for at, name in enumerate(NAME_TYPES)}}
             found = [piece for piece, _ in pieces([*found, *self._names.find(view.text)], rank)]
         if not self._allowed:
             return found
         return [match for match in found if view.text[match.start : match.end].casefold() not in self._allowed]
+
+    def follow(self) -> Follower | None:
+        """What `find` leaves out of the rules' findings makes nothing less quiet."""
+        return super().follow()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from safegen.guards.pattern_guard import CONTEXT_LENGTH
+from safegen.guards.pattern_rules import CONTEXT_LENGTH
 from safegen.guards.reading import compiled
 
 _DIGIT = compiled(r"\d")

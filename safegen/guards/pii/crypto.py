@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from safegen.guards.pattern_guard import Candidate, Rule
+from safegen.guards.pattern_rules import Candidate, Rule
 from safegen.guards.reading import compiled, overlapping
 
 _BITCOIN = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -55,4 +55,4 @@ def is_bech32(text: str) -> bool:
     return check in (1, 0x2BC830A3)
 
 
-RULE = Rule("CRYPTO_ADDRESS", 95, scan, r"\b[A-Za-z0-9]{1,95}", look_ahead=1)
+RULE = Rule("CRYPTO_ADDRESS", 95, scan, r"\b[A-Za-z0-9]{1,95}", gate="[A-Za-z0-9]{14}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from safegen.guards.pattern_guard import Candidate, Rule
+from safegen.guards.pattern_rules import Candidate, Rule
 from safegen.guards.reading import compiled
 
 _MAX_LOCAL, _MAX_DOMAIN = 64, 128

@@ -1,8 +1,8 @@
 """National identity numbers: a pattern, the checksum of python-stdnum, and for numbers whose checksum is weak or absent
 also a word before them that names them.
 
-What a pattern must keep: at most 26 octets, at most 6 letters before its first digit, word boundaries at both ends, and
-behind each separator a digit or one last letter.
+What a pattern must keep: at most 26 octets, at most 6 letters before its first digit, word boundaries at both ends,
+behind each separator a digit or one last letter, and four digits with at most one octet between two of them.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ import stdnum.se.personnummer
 import stdnum.tr.tckimlik
 import stdnum.za.idnr
 
-from safegen.guards.pattern_guard import Candidate, Rule
+from safegen.guards.pattern_rules import Candidate, Rule
 from safegen.guards.pii.context import Context, joined_after, joined_before
 from safegen.guards.reading import compiled, overlapping
 
 _MAX_LENGTH = 26
+_GATE = r"\d[^\d]?\d[^\d]?\d[^\d]?\d"
 _LIVE = (
     r"\b[A-Za-z]{0,6}[ \-:#]{0,2}"
     r"(?:\d[A-Za-z0-9]{0,18}(?:[ .\-/+]\d[A-Za-z0-9]{0,10}){0,7}(?:[ .\-/+][A-Za-z]?)?)?"
@@ -150,7 +151,7 @@ KINDS = (
 
 def make_rule(kind: Kind) -> Rule:
     pattern = compiled(rf"\b(?:{kind.pattern})\b")
-    return Rule(kind.rule, _MAX_LENGTH, partial(_scan, kind, pattern, Context(kind.words)), _LIVE, look_ahead=2)
+    return Rule(kind.rule, _MAX_LENGTH, partial(_scan, kind, pattern, Context(kind.words)), _LIVE, _GATE, 2)
 
 
 def _scan(kind: Kind, pattern: Any, words: Context, octets: bytes) -> Iterator[Candidate]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from safegen.guards.pattern_guard import Candidate, Rule
+from safegen.guards.pattern_rules import Candidate, Rule
 from safegen.guards.pii.context import Context, joined_after, joined_before
 from safegen.guards.reading import compiled, overlapping
 
@@ -69,7 +69,9 @@ def scan_credentials(octets: bytes) -> Iterator[Candidate]:
         yield *match.span(1), 1.0
 
 
-IPV4 = Rule("IP_ADDRESS", 15, scan_ipv4, r"\b\d[\d.]{0,17}", look_ahead=2)
-IPV6 = Rule("IP_ADDRESS", 46, scan_ipv6, r"[0-9A-Fa-f:.]{1,48}", gate=":", look_ahead=1)
-MAC = Rule("MAC_ADDRESS", 17, scan_macs, r"\b[0-9A-Fa-f][0-9A-Fa-f:.\-]{0,18}", look_ahead=1)
-CREDENTIALS = Rule("URL_CREDENTIALS", 131, scan_credentials, r"//[^\s/@\"'<>]{0,131}", gate="//", look_ahead=1)
+IPV4 = Rule("IP_ADDRESS", 15, scan_ipv4, r"\b\d[\d.]{0,17}", gate=r"\d\.\d{1,3}\.\d", look_ahead=2)
+IPV6 = Rule("IP_ADDRESS", 46, scan_ipv6, r"[0-9A-Fa-f:.]{1,48}", gate=":[0-9A-Fa-f]{0,4}:", look_ahead=1)
+MAC = Rule(
+    "MAC_ADDRESS", 17, scan_macs, r"\b[0-9A-Fa-f][0-9A-Fa-f:.\-]{0,18}", gate=r"[0-9A-Fa-f]{2}[:.\-][0-9A-Fa-f]{2}"
+)
+CREDENTIALS = Rule("URL_CREDENTIALS", 131, scan_credentials, r"/(?:/[^\s/@\"'<>]{0,131})?", gate="//")

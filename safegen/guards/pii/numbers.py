@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from stdnum import luhn
 from stdnum.iso7064 import mod_97_10
 
-from safegen.guards.pattern_guard import Candidate, Rule
+from safegen.guards.pattern_rules import Candidate, Rule
 from safegen.guards.pii.context import Context, joined_before
 from safegen.guards.reading import compiled, overlapping
 
@@ -113,12 +113,19 @@ def scan_ssns(octets: bytes) -> Iterator[Candidate]:
             yield start, end, 0.9
 
 
-CARD = Rule("CREDIT_CARD", 23, scan_cards, r"\b\d[\d .\-]{0,24}", look_ahead=1)
+CARD = Rule("CREDIT_CARD", 23, scan_cards, r"\b\d[\d .\-]{0,24}", gate=r"\d(?:[ .\-]?\d){11}")
 IBAN = Rule(
     "IBAN",
     _MAX_IBAN,
     scan_ibans,
     r"\b[A-Za-z](?:[A-Za-z](?:\d(?:\d(?:[ \-]?[A-Za-z0-9]){0,46}[ \-]?)?)?)?",
-    look_ahead=1,
+    gate=r"[A-Za-z]{2}\d{2}",
 )
-SSN = Rule("SSN", 11, scan_ssns, r"\b\w{1,9}(?:[ .\-](?:\w{1,2}(?:[ .\-](?:\w{1,4}-?)?)?)?)?|\b\w{9}-", look_ahead=2)
+SSN = Rule(
+    "SSN",
+    11,
+    scan_ssns,
+    r"\b\w{1,9}(?:[ .\-](?:\w{1,2}(?:[ .\-](?:\w{1,4}-?)?)?)?)?|\b\w{9}-",
+    gate=r"[0-9lIOoSBZGbDQ]{2}[ .\-][0-9lIOoSBZGbDQ]{4}|[0-9lIOSBZG]{9}",
+    look_ahead=2,
+)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from safegen.guards.pattern_guard import Candidate, Rule
+from safegen.guards.pattern_rules import Candidate, Rule
 from safegen.guards.pii.context import Context, joined_after, joined_before
 from safegen.guards.reading import compiled, overlapping
 
@@ -104,4 +104,5 @@ def _is_called(octets: bytes, match: Any) -> bool:
     return _CALLED.before(octets, match.start())
 
 
-RULE = Rule("PHONE", _MAX_LENGTH, scan, _LIVE, look_ahead=3)
+# Seven digits, and at most four octets between two of them ("+1 (416) 555-0199").
+RULE = Rule("PHONE", _MAX_LENGTH, scan, _LIVE, gate=r"\d(?:[ ().\-/+]{0,4}\d){6}", look_ahead=3)

@@ -7,6 +7,7 @@ from typing import Any
 
 from safegen.errors import RequestError
 from safegen.guards.base import GuardView, Match
+from safegen.guards.following import Follower
 from safegen.guards.pattern_guard import PatternGuard
 from safegen.guards.secrets import blocks, entropy, formats
 
@@ -21,7 +22,7 @@ class Secrets(PatternGuard):
     compared as a whole.
     """
 
-    version = "1"
+    version = "2"
 
     def __init__(self, *, ignore: Sequence[str] = (), allow: Sequence[str] = (), **common: Any) -> None:
         super().__init__(**common)
@@ -41,3 +42,7 @@ class Secrets(PatternGuard):
             for match in super().find(view)
             if match.rule not in self._ignored and view.text[match.start : match.end] not in self._allowed
         ]
+
+    def follow(self) -> Follower | None:
+        """What `find` leaves out of the rules' findings makes nothing less quiet."""
+        return super().follow()

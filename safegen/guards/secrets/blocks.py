@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 
-from safegen.guards.pattern_guard import Candidate, Rule
+from safegen.guards.pattern_rules import Candidate, Rule
 from safegen.guards.reading import compiled, overlapping
 
 MAX_BODY = 4096

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from safegen.guards.pattern_guard import Candidate, Rule
+from safegen.guards.pattern_rules import Candidate, Rule
 from safegen.guards.reading import compiled
 
 _NAMES = (
@@ -78,4 +78,7 @@ def _kind(octet: int) -> int:
     return _DIGIT if 48 <= octet <= 57 else _OTHER
 
 
-RULE = Rule("named_secret", 256, scan, r"[^\s\"'`,;<>(){}\[\]\xaa\xa4]+", gate=r"[0-9]", look_ahead=2)
+_APART = r"\s\"'`,;<>(){}\[\]\xaa\xa4"
+# A digit, or, as a value is of three kinds, a sign that does not just end a word.
+_GATE = rf"[0-9]|[^A-Za-z0-9{_APART}][A-Za-z]|[^A-Za-z0-9.:!?{_APART}]"
+RULE = Rule("named_secret", 256, scan, rf"[^{_APART}]+", _GATE, look_ahead=2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from safegen.guards.pattern_guard import Candidate, Rule
+from safegen.guards.pattern_rules import Candidate, Rule
 from safegen.guards.reading import compiled
 
 # rule: RE2 pattern. A boundary is asked for on both sides; no pattern is longer than MAX_LENGTH octets.
@@ -104,4 +104,4 @@ def scan(octets: bytes) -> Iterator[Candidate]:
         found = _UNION.search(octets, start + 1)
 
 
-RULE = Rule("provider_key", MAX_LENGTH, scan, _LIVE, gate=r"[A-Za-z0-9_\-+/=]{12}", names=tuple(FORMATS))
+RULE = Rule("provider_key", MAX_LENGTH, scan, _LIVE, gate=r"[A-Za-z0-9_~.\-+/=]{12}", names=tuple(FORMATS))
