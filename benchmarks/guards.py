@@ -4,20 +4,24 @@ Personal data: precision and recall by type on every `pii*.jsonl.gz` of the data
 how many rows of each source of `injection*.jsonl.gz` are blocked by the defaults (rows of BIPIA are shown as a tool's
 message, all others as a user's). Secrets: recall on keys of 42 forms drawn from a seed, and findings in code and prose
 that hold none. Cost: CPU microseconds a guard takes for a text of the corpora and for a token of a stream, and
-(`cost_pct_b16`) what all pattern guards together add to decoding at batch 16 with the default model. A peer that is not
-installed is named as missing.
+(`cost_pct_b16`) the share of CPU decode time at batch 16 that all pattern guards together take with the default model
+(`benchmarks.common.guard_cost`): the greater one of whole answers and of streams. A peer that is not installed is named
+as missing; `make bench-guard-peers` installs them for an interpreter of their own, which `--peers-python` (or
+SAFEGEN_GUARD_PEERS_PYTHON) names.
 
 Figures: `<file stem>.<type>.{precision,recall,f1}`, `injection.<source>.blocked_pct`, `injection.benign.blocked_pct`,
 `secrets.{recall,code_pct,prose_pct}`, `us_per_text.<guard>`, `us_per_token.<guard>`, `cost_pct_b16`,
-`peers.<peer>.<figure>`.
+`cost_pct_b16.{whole,streamed}`, `peers.<peer>.<figure>`.
 
-    python benchmarks/guards.py --out FILE.json [--data DIR] [--skip-cost] [--skip-peers]
+    python benchmarks/guards.py --out FILE.json [--data DIR] [--rows N] [--skip-cost] [--skip-peers]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import random
 import sys
 import time
 from collections import Counter
@@ -26,17 +30,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.common import data_folder, environment, version, write_report
+from benchmarks.common import data_folder, environment, write_report
 from benchmarks.common.guard_corpora import BENIGN, PII_TYPES, Row, corpora, functions_of_code, secret_texts
-from benchmarks.common.guard_peers import PRESIDIO_TYPES, detect_secrets, missing_peers, presidio
+from benchmarks.common.guard_cost import measure_decoding
+from benchmarks.common.guard_peers import PEERS, PRESIDIO_TYPES, PeerAnswer, ask_peers
 from safegen.guards.base import Guard, GuardView
+from safegen.guards.guards import Guards
 from safegen.guards.injection import PromptInjection
 from safegen.guards.invisible import InvisibleText
 from safegen.guards.pii import PII
+from safegen.guards.running import run_guards
 from safegen.guards.secrets import Secrets
+from safegen.guards.stream import AnswerShape, GuardStream
 
 SEEDS = range(100, 120)
-BATCH, TOKENS = 16, 96
 Span = tuple[str, int, int]
 Figures = dict[str, float]
 
@@ -88,9 +95,14 @@ def measure_secrets(find: Callable[[str], list[str]], prose: Sequence[str]) -> F
     hits = sum(_holds(find(text), key) for _, key, text in texts)
     return {
         "secrets.recall": hits / len(texts),
-        "secrets.code_pct": 100 * sum(bool(find(text)) for text in code) / len(code),
+        "secrets.code_pct": 100 * sum(bool(find(text)) for text in code) / max(1, len(code)),
         "secrets.prose_pct": 100 * sum(bool(find(text)) for text in prose) / max(1, len(prose)),
     }
+
+
+def texts_for_secrets(prose: Sequence[str]) -> list[str]:
+    """Every text that `measure_secrets` asks about."""
+    return [*(text for _, _, text in secret_texts(SEEDS)), *functions_of_code(), *prose]
 
 
 def _holds(found: Sequence[str], key: str) -> bool:
@@ -111,91 +123,101 @@ def measure_cost(guards: dict[str, Guard], texts: Sequence[str]) -> Figures:
         figures[f"us_per_text.{name}"] = 1e6 * (time.process_time() - start) / len(texts)
         if guard.hold_bound is None:
             continue
-        cuts = [text[:cut] for text in texts[:100] for cut in range(4, len(text), 4)]
-        start = time.process_time()
-        for cut in cuts:
-            guard.frontier(cut)
-        figures[f"us_per_token.{name}"] = 1e6 * (time.process_time() - start) / max(1, len(cuts))
+        figures[f"us_per_token.{name}"] = stream_us(guard, "\n".join(texts[:200]))
     return figures
 
 
-def measure_decoding() -> Figures:
-    """What the pattern guards add to a batch of free text, in CPU time of the process; the best of three each."""
-    from safegen import LLM
+def stream_us(guard: Guard, text: str) -> float:
+    """CPU microseconds a token, less what a stream without guards takes."""
 
-    prompts = [f"Write a short letter about {topic}." for topic in _TOPICS]
-    seconds: dict[str, list[float]] = {"plain": [], "guarded": []}
-    with LLM() as llm:
-        for _ in range(3):
-            for name in seconds:
-                guards = [PII(on_fail="redact"), Secrets(on_fail="redact"), InvisibleText(on_fail="redact")]
-                start = time.process_time()
-                list(
-                    llm.batch(prompts, max_tokens=TOKENS, temperature=0.0, guards=guards if name == "guarded" else None)
-                )
-                seconds[name].append(time.process_time() - start)
-    plain, guarded = min(seconds["plain"]), min(seconds["guarded"])
-    return {"cost_pct_b16": 100 * (guarded - plain) / plain, "decode_s_b16": plain}
+    def spent(given: list[Guard]) -> float:
+        entries = Guards(given).entries
+        stream = GuardStream(entries, AnswerShape("text"), lambda asked, view: run_guards(asked, view, 60.0))
+        start = time.process_time()
+        for at in range(0, len(text), 4):
+            stream.feed(text[at : at + 4])
+        return time.process_time() - start
 
-
-_TOPICS = (
-    "rain",
-    "a lost bag",
-    "rent",
-    "bread",
-    "a concert",
-    "the sea",
-    "a dog",
-    "school",
-    "a train",
-    "tea",
-    "a garden",
-)
-_TOPICS += ("snow", "a parcel", "a phone bill", "music", "the weekend")
+    redacting = type(guard)(on_fail="redact")
+    spent([redacting])
+    return 4e6 * (spent([redacting]) - spent([])) / len(text)
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
-def measure_peers(missing: Sequence[str], pii: Sequence[tuple[str, list[Row]]], prose: Sequence[str]) -> Figures:
+def measure_peers(
+    answers: dict[str, PeerAnswer], pii: Sequence[tuple[str, list[Row]]], prose: Sequence[str]
+) -> Figures:
     figures: Figures = {}
-    if "presidio-analyzer" not in missing:
-        find = presidio()
+    presidio, secrets = answers["presidio"], answers["detect_secrets"]
+    if presidio.version is not None:
+        found = dict(zip(_texts_of(pii), presidio.found))
         for stem, rows in pii:
-            figures |= measure_pii(stem, rows, find, PRESIDIO_TYPES)
-        figures = {f"peers.presidio.{name}": value for name, value in figures.items()}
-    if "detect-secrets" not in missing:
-        found = measure_secrets(detect_secrets(), prose)
-        figures |= {f"peers.detect_secrets.{name}": value for name, value in found.items()}
+            measured = measure_pii(stem, rows, lambda text: [(k, a, b) for k, a, b in found[text]], PRESIDIO_TYPES)
+            figures |= {f"peers.presidio.{name}": value for name, value in measured.items()}
+        figures["peers.presidio.us_per_text"] = presidio.us_per_text
+    if secrets.version is not None:
+        keys = dict(zip(texts_for_secrets(prose), secrets.found))
+        measured = measure_secrets(keys.__getitem__, prose)
+        figures |= {f"peers.detect_secrets.{name}": value for name, value in measured.items()}
+        figures["peers.detect_secrets.us_per_text"] = secrets.us_per_text
     return figures
+
+
+def _texts_of(pii: Sequence[tuple[str, list[Row]]]) -> list[str]:
+    return [row.text for _, rows in pii for row in rows]
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where the JSON report goes")
     parser.add_argument("--data", type=Path, default=data_folder(), help="folder of the corpora")
+    parser.add_argument("--rows", type=int, help="at most so many of each corpus, drawn from a seed; default all")
     parser.add_argument("--skip-cost", action="store_true", help="leave out decoding with the default model")
     parser.add_argument("--skip-peers", action="store_true")
+    python = os.environ.get("SAFEGEN_GUARD_PEERS_PYTHON") or sys.executable
+    parser.add_argument("--peers-python", default=python, help="interpreter that has the peers")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse_arguments()
-    missing = missing_peers()
-    pii = list(corpora(arguments.data, "pii"))
-    injection = [row for _, rows in corpora(arguments.data, "injection") for row in rows]
+    pii = [(stem, some_of(rows, arguments.rows)) for stem, rows in corpora(arguments.data, "pii")]
+    injection = some_of([row for _, rows in corpora(arguments.data, "injection") for row in rows], arguments.rows)
     prose = [row.text for row in injection if row.label == "benign"]
+    asked = {"presidio": _texts_of(pii), "detect_secrets": texts_for_secrets(prose)}
+    answers = {} if arguments.skip_peers else ask_peers(arguments.peers_python, asked)
+    missing = [PEERS[name] for name, answer in answers.items() if answer.version is None]
     described = environment(
-        peers={name: version(name) for name in ("presidio-analyzer", "detect-secrets") if name not in missing},
+        peers={PEERS[name]: answer.version for name, answer in answers.items()},
         missing=missing,
         data=arguments.data.name,
         corpora=[stem for stem, _ in pii],
         clock="CPU time of the process",
         seeds=[SEEDS.start, SEEDS.stop],
+        rows=arguments.rows or "all",
     )
     print(json.dumps(described, indent=2), flush=True)
     for package in missing:
-        print(f"missing: {package} is not installed; pip install {package}", flush=True)
+        print(f"missing: {package} is not installed for {arguments.peers_python}: make bench-guard-peers", flush=True)
+    figures = measure_detectors(pii, injection, prose)
+    if answers:
+        figures |= measure_peers(answers, pii, prose)
+    if not arguments.skip_cost:
+        figures |= measure_decoding()
+    write_report(arguments.out, described, figures, [])
+    for name, value in figures.items():
+        print(f"{name:68} {value:10.3f}")
+
+
+def some_of(rows: list[Row], num_rows: int | None) -> list[Row]:
+    if num_rows is None or num_rows >= len(rows):
+        return rows
+    return random.Random(SEEDS.start).sample(rows, num_rows)
+
+
+def measure_detectors(pii: Sequence[tuple[str, list[Row]]], injection: Sequence[Row], prose: Sequence[str]) -> Figures:
     guards: dict[str, Guard] = {
         "pii": PII(),
         "secrets": Secrets(),
@@ -210,14 +232,7 @@ def main() -> None:
     figures |= measure_secrets(
         lambda text: [text[start:end] for _, start, end in own_spans(guards["secrets"], text)], prose
     )
-    figures |= measure_cost(guards, [row.text for _, rows in pii for row in rows] or functions_of_code()[:300])
-    if not arguments.skip_peers:
-        figures |= measure_peers(missing, pii, prose)
-    if not arguments.skip_cost:
-        figures |= measure_decoding()
-    write_report(arguments.out, described, figures, [])
-    for name, value in figures.items():
-        print(f"{name:68} {value:10.3f}")
+    return figures | measure_cost(guards, _texts_of(pii) or functions_of_code()[:300])
 
 
 if __name__ == "__main__":

