@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 from safegen.errors import RequestError
@@ -22,9 +23,10 @@ _LOCK = threading.Lock()
 
 
 class NameRecognizer:
-    """types: PERSON, LOCATION. threshold: the least score, of 0 to 1."""
+    """types: PERSON, LOCATION. threshold: the least score, of 0 to 1. Raises RequestError without the extra."""
 
     def __init__(self, types: Sequence[str], *, threshold: float = 0.5) -> None:
+        check_installed()
         self._types, self._threshold = list(types), threshold
 
     def find(self, text: str) -> list[Match]:
@@ -45,23 +47,27 @@ def _windows(text: str) -> Iterator[tuple[int, str]]:
         yield begin, text[begin : begin + _WINDOW]
 
 
+def check_installed() -> str:
+    """The model's package. Raises RequestError that names the extra when something of it is missing."""
+    model = next((name for name in MODELS if find_spec(name) is not None), None)
+    lacking = ["presidio_analyzer"] if find_spec("presidio_analyzer") is None else []
+    if model is None:
+        lacking.append(f"a spaCy model ({' or '.join(MODELS)})")
+    if lacking or model is None:
+        raise RequestError(
+            f"PII: PERSON and LOCATION need the extra pii: pip install 'safegen[pii]' (missing: {', '.join(lacking)})",
+            field="types",
+        )
+    return model
+
+
 @lru_cache(maxsize=1)
 def _analyzer() -> Any:
-    try:
-        from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
-        from presidio_analyzer.nlp_engine import NlpEngineProvider
-        from presidio_analyzer.predefined_recognizers import SpacyRecognizer
-    except ImportError as error:
-        raise RequestError(
-            f"PII: PERSON and LOCATION need Presidio and a spaCy model: pip install 'safegen[pii]' ({error})",
-            field="types",
-        ) from error
-    import spacy.util
+    from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
+    from presidio_analyzer.nlp_engine import NlpEngineProvider
+    from presidio_analyzer.predefined_recognizers import SpacyRecognizer
 
-    model = next((name for name in MODELS if spacy.util.is_package(name)), None)
-    if model is None:
-        raise RequestError("PII: no spaCy model is installed: pip install 'safegen[pii]'", field="types")
-    configuration = {"nlp_engine_name": "spacy", "models": [{"lang_code": "en", "model_name": model}]}
+    configuration = {"nlp_engine_name": "spacy", "models": [{"lang_code": "en", "model_name": check_installed()}]}
     engine = NlpEngineProvider(nlp_configuration=configuration).create_engine()
     registry = RecognizerRegistry(recognizers=[SpacyRecognizer(supported_entities=["PERSON", "LOCATION"])])
     return AnalyzerEngine(registry=registry, nlp_engine=engine, supported_languages=["en"])
