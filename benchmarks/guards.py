@@ -89,10 +89,11 @@ def measure_injection(rows: Sequence[Row], guard: Guard) -> Figures:
     return {f"injection.{name}.blocked_pct": 100 * blocked[name] / total[name] for name in sorted(total)}
 
 
-def measure_secrets(find: Callable[[str], list[str]], prose: Sequence[str]) -> Figures:
-    """A key counts as found when the findings in its text cover it (less its padding) together."""
+def measure_secrets(find: Callable[[str], list[str]], prose: Sequence[str], *, least: int = 16) -> Figures:
+    """A key counts as found when a finding in its text covers it (less its padding) or is a part of it, of `least`
+    characters."""
     texts, code = secret_texts(SEEDS), functions_of_code()
-    hits = sum(_holds(find(text), key) for _, key, text in texts)
+    hits = sum(_holds(find(text), key, least) for _, key, text in texts)
     return {
         "secrets.recall": hits / len(texts),
         "secrets.code_pct": 100 * sum(bool(find(text)) for text in code) / max(1, len(code)),
@@ -105,9 +106,9 @@ def texts_for_secrets(prose: Sequence[str]) -> list[str]:
     return [*(text for _, _, text in secret_texts(SEEDS)), *functions_of_code(), *prose]
 
 
-def _holds(found: Sequence[str], key: str) -> bool:
+def _holds(found: Sequence[str], key: str, least: int) -> bool:
     bare = key.removeprefix("https://").removeprefix("AccountKey=").rstrip("=")
-    return any(bare in each or (len(each) >= 16 and each in key) for each in found)
+    return any(bare in each or (len(each) >= least and each in key) for each in found)
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def measure_peers(
         figures["peers.presidio.us_per_text"] = presidio.us_per_text
     if secrets.version is not None:
         keys = dict(zip(texts_for_secrets(prose), secrets.found))
-        measured = measure_secrets(keys.__getitem__, prose)
+        measured = measure_secrets(keys.__getitem__, prose, least=1)  # it reports the prefix of some keys alone
         figures |= {f"peers.detect_secrets.{name}": value for name, value in measured.items()}
         figures["peers.detect_secrets.us_per_text"] = secrets.us_per_text
     return figures

@@ -11,6 +11,8 @@ Presidio looks up a list of domain suffixes online when it first sees an e-mail 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib
 import json
 import subprocess
@@ -96,13 +98,18 @@ def presidio() -> Callable[[str], list[Span]]:
 
 
 def detect_secrets() -> Callable[[str], list[str]]:
-    """A function from a text to the keys found in it, by the default plugins."""
+    """A function from a text to the keys found in it, by the default plugins. Each text is scanned as a file, which is
+    what the tool is made for: its function for single lines reports every word, with no regard to entropy."""
     scan = importlib.import_module("detect_secrets.core.scan")
     settings = importlib.import_module("detect_secrets.settings")
+    open_until_exit = contextlib.ExitStack()
+    atexit.register(open_until_exit.close)
+    open_until_exit.enter_context(settings.default_settings())
+    path = Path(open_until_exit.enter_context(tempfile.TemporaryDirectory())) / "text.txt"
 
     def find(text: str) -> list[str]:
-        with settings.default_settings():
-            return [str(secret.secret_value) for line in text.splitlines() for secret in scan.scan_line(line)]
+        path.write_text(text, encoding="utf-8", errors="replace")
+        return [str(secret.secret_value) for secret in scan.scan_file(str(path))]
 
     return find
 
