@@ -27,10 +27,16 @@ if TYPE_CHECKING:
         GrammarError,
         GuardBlocked,
         InvalidOutput,
+        JobChanged,
+        JobError,
+        JobInputError,
+        JobLocked,
+        JobOutputError,
         ModelLoadError,
         QueueFull,
         Refused,
         RequestError,
+        RowError,
         SafegenError,
         SchemaError,
         Truncated,
@@ -63,6 +69,7 @@ if TYPE_CHECKING:
         Secrets,
         SystemPromptLeak,
     )
+    from safegen.jobs.report import JobReport
     from safegen.limits import Limits
     from safegen.llm import LLM
     from safegen.output_type import OutputType
@@ -100,6 +107,12 @@ _MODULE_OF = {
     "Guards": "guards",
     "InvalidOutput": "errors",
     "InvisibleText": "guards",
+    "JobChanged": "errors",
+    "JobError": "errors",
+    "JobInputError": "errors",
+    "JobLocked": "errors",
+    "JobOutputError": "errors",
+    "JobReport": "jobs.report",
     "JsonSchema": "types",
     "LLM": "llm",
     "Language": "guards",
@@ -118,6 +131,7 @@ _MODULE_OF = {
     "RequestError": "errors",
     "Result": "result",
     "Retry": "guards",
+    "RowError": "errors",
     "SafegenError": "errors",
     "SamplingParams": "engine.request",
     "SchemaError": "errors",
@@ -169,6 +183,12 @@ __all__ = [
     "Guards",
     "InvalidOutput",
     "InvisibleText",
+    "JobChanged",
+    "JobError",
+    "JobInputError",
+    "JobLocked",
+    "JobOutputError",
+    "JobReport",
     "JsonSchema",
     "Language",
     "Limits",
@@ -185,6 +205,7 @@ __all__ = [
     "RequestError",
     "Result",
     "Retry",
+    "RowError",
     "SafegenError",
     "SamplingParams",
     "SchemaError",
@@ -246,6 +267,10 @@ def _module(name: str) -> Any:
             from safegen import guards
 
             return guards
+        case "jobs.report":
+            from safegen.jobs import report
+
+            return report
         case "limits":
             from safegen import limits
 

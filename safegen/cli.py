@@ -1,7 +1,8 @@
-"""The command line: `safegen generate`, `safegen check`, `safegen models`.
+"""The command line: `safegen generate`, `safegen check`, `safegen models`, `safegen job`.
 
 Exit codes: 0 done; 1 the answer is not "ok", or a checked type is refused; 2 a mistake in the call (message on
-stderr, never a traceback); 130 interrupted. The answer goes to stdout, everything else to stderr.
+stderr, never a traceback); 3 rows of a job are not "ok"; 130 interrupted. The answer goes to stdout, everything else
+to stderr.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from safegen.errors import RequestError, SafegenError
+from safegen.jobs.command import add_job
 from safegen.types import Choice, JsonSchema, Regex
 
 OK, NOT_OK, USER_MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(commands.add_parser("generate", help="answer one prompt"))
     _add_check(commands.add_parser("check", help="show how an output type is handled; no model is needed"))
     _add_models(commands.add_parser("models", help="list local models, or pull one"))
+    add_job(commands, _add_type_options, _spec)
     return parser
 
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from safegen.engine.request import Event, FinishedEvent, TokensEvent
 from safegen.errors import Cancelled, QueueFull, RequestError
@@ -45,6 +45,24 @@ def advance(work: Work, error: Exception | None = None) -> tuple[Run, ...] | Res
         return result
 
 
+class Sink(Protocol):
+    """Takes results as they come, of works whose number may be without end. All calls are of the thread that drives."""
+
+    def take(self, number: int, result: Result[Any]) -> None: ...
+    def has_room(self) -> bool:
+        """Whether a further work may be begun; asked while others run."""
+        ...
+
+    def idle(self) -> None:
+        """Nothing has come; the driver is about to wait."""
+        ...
+
+
+def drive_each(runtime: Runtime, works: Iterable[Work], sink: Sink, *, window: int, stop: Stop | None = None) -> None:
+    """Run works to their Results, at most `window` at a time, which the sink takes in the order in which they end."""
+    _Drive(runtime, stop or Stop(), True, sink).to_end(works, window)
+
+
 def drive(
     runtime: Runtime, works: Iterable[Work], *, window: int = 1, wait_for_queue: bool = False, stop: Stop | None = None
 ) -> list[Result[Any]]:
@@ -52,7 +70,9 @@ def drive(
 
     wait_for_queue: a full engine queue is waited for instead of raised.
     """
-    return _Drive(runtime, stop or Stop(), wait_for_queue).to_end(works, window)
+    results: dict[int, Result[Any]] = {}
+    _Drive(runtime, stop or Stop(), wait_for_queue, _Kept(results)).to_end(works, window)
+    return [results[number] for number in range(len(results))]
 
 
 def drive_batch(
@@ -89,22 +109,38 @@ class _Joined:
         self._put(event)
 
 
+class _Kept:
+    """The sink of a batch."""
+
+    def __init__(self, results: dict[int, Result[Any]]) -> None:
+        self.take = results.__setitem__
+
+    def has_room(self) -> bool:
+        return True
+
+    def idle(self) -> None:
+        pass
+
+
 class _Drive:
-    def __init__(self, runtime: Runtime, stop: Stop, wait_for_queue: bool) -> None:
+    def __init__(self, runtime: Runtime, stop: Stop, wait_for_queue: bool, sink: Sink) -> None:
         self._runtime = runtime
         self._stop = stop
         self._wait_for_queue = wait_for_queue
-        self._results: dict[int, Result[Any]] = {}
+        self._sink = sink
         self._works: dict[int, tuple[Work, set[str]]] = {}  # number -> work, ids of its runs that are not done
         self._runs: dict[str, tuple[int, Run]] = {}
         self._unsent: deque[tuple[int, Run]] = deque()
 
-    def to_end(self, works: Iterable[Work], window: int) -> list[Result[Any]]:
+    def to_end(self, works: Iterable[Work], window: int) -> None:
         numbered = enumerate(works)
         more = True
         try:
             while True:
                 while more and len(self._works) < window and not self._unsent:
+                    self._check_stop()
+                    if self._works and not self._sink.has_room():
+                        break
                     number, work = next(numbered, (-1, None))
                     if work is None:
                         more = False
@@ -112,7 +148,7 @@ class _Drive:
                         self._works[number] = (work, set())
                         self._resume(number)
                 if not self._works:
-                    return [self._results[number] for number in range(len(self._results))]
+                    return
                 self._send()
                 self._take()
         finally:
@@ -123,8 +159,8 @@ class _Drive:
         work, waiting = self._works[number]
         step = advance(work, error)
         if isinstance(step, Result):
-            self._results[number] = step
             del self._works[number]
+            self._sink.take(number, step)
             return
         waiting.update(run.request.request_id for run in step)
         self._unsent.extend((number, run) for run in step)
@@ -152,13 +188,18 @@ class _Drive:
         self._works[number][1].clear()
         self._resume(number, error)
 
-    def _take(self) -> None:
+    def _check_stop(self) -> None:
         if self._stop.requested:
             raise Cancelled("the batch was cancelled")
+
+    def _take(self) -> None:
+        self._check_stop()
         if not self._runs:
             if self._unsent:
                 time.sleep(_QUEUE_FULL_PAUSE_S)
             return
+        if self._stop.inbox.empty():
+            self._sink.idle()
         event = self._stop.inbox.get()
         if event is None or event.request_id not in self._runs:
             return

@@ -8,6 +8,12 @@ SafegenError
 ├── CapacityError    the request can never fit the KV cache
 │   └── QueueFull    too many requests wait; submit again later (back-pressure)
 ├── RequestError     an argument of a call is wrong: .field, .value
+│   └── RowError     a row of a job's input cannot be read
+├── JobError         a job cannot go on: .path, .hint
+│   ├── JobInputError    its input cannot be read (a row that cannot is a RowError, and the job goes on)
+│   ├── JobOutputError   its output cannot be written: disk full, read-only, or a file of something else
+│   ├── JobLocked        another process writes the same output
+│   └── JobChanged       the output was begun with another type, prompt, model or setting
 ├── GuardBlocked     status "blocked": .guard, .rule, .path, .stage
 ├── Truncated        status "truncated": the token limit came first
 ├── Refused          status "refused"
@@ -90,6 +96,36 @@ class RequestError(SafegenError):
         self.field = field
         self.value = value
         super().__init__(message)
+
+
+class RowError(RequestError):
+    """A row of a job's input cannot be read: broken, too long, no UTF-8, or without a column that is needed."""
+
+
+class JobError(SafegenError):
+    """A job cannot go on; what was written stays. path: the file in question; hint: the fix."""
+
+    def __init__(self, message: str, *, path: str | None = None, hint: str | None = None) -> None:
+        self.reason = message
+        self.path = path
+        self.hint = hint
+        super().__init__((f"{path}: " if path else "") + message + (f" Fix: {hint}" if hint else ""))
+
+
+class JobInputError(JobError):
+    """The input as a whole cannot be read."""
+
+
+class JobOutputError(JobError):
+    """The output cannot be written, or holds what no job wrote. Every record that was written is still there."""
+
+
+class JobLocked(JobError):
+    """Another process (or thread) writes the same output."""
+
+
+class JobChanged(JobError):
+    """The output was begun with another configuration, so its rows would not go together."""
 
 
 class GuardBlocked(SafegenError):

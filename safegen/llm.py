@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from safegen.drive import drive, drive_batch
 from safegen.engine.request import SamplingParams
@@ -22,6 +22,13 @@ from safegen.runtime import CallOptions, Runtime
 from safegen.stream import Stream
 from safegen.tools import ToolCalls, Tools
 from safegen.types import Choice, Regex
+
+if TYPE_CHECKING:
+    from safegen.jobs.options import OnChange, ProgressKind
+    from safegen.jobs.output_types import TypeOf
+    from safegen.jobs.prompts import PromptSource
+    from safegen.jobs.report import JobReport
+    from safegen.jobs.sources import Format
 
 T = TypeVar("T")
 
@@ -165,6 +172,62 @@ class LLM:
         """
         options = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
         return drive_batch(self._runtime, rows, type, options)
+
+    def run_job(
+        self,
+        input: Any,
+        output: str | os.PathLike[str],
+        type: Any = None,
+        *,
+        prompt: PromptSource = None,
+        type_of: TypeOf | None = None,
+        schema_column: str | None = None,
+        id_column: str | None = None,
+        params: SamplingParams | None = None,
+        guards: Any = None,
+        speculation: Any = None,
+        show_schema: bool = True,
+        cache_salt: str | None = None,
+        format: Format | None = None,
+        resume: bool = True,
+        retry_failed: bool = False,
+        on_change: OnChange = "refuse",
+        ordered: bool = False,
+        window: int | None = None,
+        max_row_bytes: int = 1 << 20,
+        rows_per_part: int = 10_000,
+        version: str | None = None,
+        progress: ProgressKind = "auto",
+        **sampling: Any,
+    ) -> JobReport:
+        """Answer every row of a file, each exactly once, however often the process is killed and the job run again.
+
+        input: a .jsonl, .csv, .tsv (each also .gz) or .parquet file, a folder of .parquet files, or an iterable of
+        dicts or strings that gives the same rows each time. format: what the file is, where its name does not say;
+        "openai" is OpenAI's batch file format. output: a .jsonl file, or a .parquet folder of part files of
+        rows_per_part rows. type: of every answer; of a row, type_of(columns) or the JSON Schema in schema_column says
+        another. prompt: a template with places such as {text} that name columns, chat messages of templates, a
+        function of the columns, or None: the column messages, prompt or text. id_column: None takes id or custom_id.
+
+        resume: go on with an output that exists. retry_failed: answer the rows anew that are not "ok". on_change: what
+        to do when the output was begun with another type, prompt, model, guard or setting: "refuse", "keep" the rows
+        that are done, or "restart". version: a text of your own that counts as such a setting. ordered: write records
+        in the input's order. window: rows in flight, None is twice max_num_seqs. max_row_bytes: longer rows are error
+        rows. progress: "auto" is a bar on a terminal, else a line every ten seconds. seed (in params or by name): of
+        the job; each row draws with a seed of its own.
+
+        Never raises for a row: its record has a status and an error. Raises JobError (input or output cannot be used;
+        what was written is kept), RequestError, SchemaError, GrammarError or EngineClosed for the job as a whole.
+        """
+        from safegen.jobs.options import JobOptions
+        from safegen.jobs.run import run_job
+
+        call = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
+        options = JobOptions(
+            prompt, type_of, schema_column, id_column, call, format, resume, retry_failed, on_change, ordered, window,
+            max_row_bytes, rows_per_part, version, progress,
+        )  # fmt: skip
+        return run_job(self._runtime, input, output, type, options)
 
     def compile(self, type: Any) -> OutputType[Any]:
         """Compile an output type once, for use in any number of calls and threads. Raises SchemaError, GrammarError."""

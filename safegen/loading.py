@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from safegen.draft_models import DraftModels
 from safegen.errors import RequestError
 from safegen.limits import Limits
+from safegen.model_fingerprint import model_fingerprint
 from safegen.runtime import Runtime
 from safegen.sampling import check_options
 from safegen.speculation import make_drafters, resolve_load
@@ -117,4 +118,5 @@ def load_runtime(options: LoadOptions) -> Runtime:
         max_num_seqs=options.max_num_seqs,
         speculation=speculation,
         guards=options.guards,
+        fingerprint=model_fingerprint(path, kernels, config.kv_cache_dtype, options.quantization),
     )

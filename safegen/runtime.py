@@ -105,7 +105,8 @@ def disk_cache(limits: Limits) -> DiskCache | None:
 
 class Runtime:
     """A model, ready to answer. max_context: tokens of prompt and answer together. max_num_seqs: sequences the engine
-    runs at once; sizes the window of a batch. speculation: what the engine's drafters are. guards: of every call."""
+    runs at once; sizes the window of a batch. speculation: what the engine's drafters are. guards: of every call.
+    fingerprint: tells models apart whose answers may differ."""
 
     def __init__(
         self,
@@ -117,8 +118,10 @@ class Runtime:
         max_num_seqs: int,
         speculation: Speculation = OFF,
         guards: Any = (),
+        fingerprint: str = "",
     ) -> None:
         self.limits = limits
+        self.fingerprint = fingerprint
         self._guards: Guards | None = None
         if has_guards(guards):
             from safegen.guards.guards import as_guards

@@ -1,0 +1,74 @@
+"""The options of a job, checked before anything is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from safegen.engine.request import SamplingParams
+from safegen.errors import RequestError
+from safegen.jobs.output_types import TypeOf
+from safegen.jobs.prompts import PromptSource
+from safegen.jobs.sources import Format
+from safegen.runtime import CallOptions
+
+OnChange = Literal["refuse", "keep", "restart"]
+ProgressKind = Literal["auto", "bar", "lines", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """The keyword arguments of `LLM.run_job`; see there. call: those that every call has."""
+
+    prompt: PromptSource = None
+    type_of: TypeOf | None = None
+    schema_column: str | None = None
+    id_column: str | None = None
+    call: CallOptions = CallOptions()  # noqa: RUF009 - frozen
+    format: Format | None = None
+    resume: bool = True
+    retry_failed: bool = False
+    on_change: OnChange = "refuse"
+    ordered: bool = False
+    window: int | None = None
+    max_row_bytes: int = 1 << 20
+    rows_per_part: int = 10_000
+    version: str | None = None
+    progress: ProgressKind = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("resume", "retry_failed", "ordered"):
+            if not isinstance(getattr(self, name), bool):
+                raise self._wrong(name, "True or False")
+        for name in ("schema_column", "id_column", "version"):
+            if not isinstance(getattr(self, name), str | None):
+                raise self._wrong(name, "a string or None")
+        for name in ("window", "max_row_bytes", "rows_per_part"):
+            value = getattr(self, name)
+            if name == "window" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise self._wrong(name, "a number from 1 on")
+        for name, choices in (("on_change", get_args(OnChange)), ("progress", get_args(ProgressKind))):
+            if getattr(self, name) not in choices:
+                raise self._wrong(name, f"one of {', '.join(choices)}")
+        if self.format == "openai" and self.prompt is not None:
+            raise RequestError("a batch file holds its own messages; leave prompt out", field="prompt")
+
+    def _wrong(self, name: str, wanted: str) -> RequestError:
+        value = getattr(self, name)
+        return RequestError(f"{name}={value!r:.80}; it takes {wanted}", field=name, value=value)
+
+
+def check_params(params: SamplingParams) -> None:
+    """What a job cannot keep. Raises RequestError."""
+    if params.logprobs is not None:
+        raise RequestError("a job keeps no log-probabilities; leave logprobs out", field="logprobs")
+
+
+def described_params(params: SamplingParams) -> dict[str, Any]:
+    """All that decides an answer; the seed is the job's."""
+    names = [name for name in SamplingParams.__dataclass_fields__ if name != "seed"]
+    described = {name: getattr(params, name) for name in names}
+    described["logit_bias"] = sorted(params.logit_bias.items())
+    return described
