@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from safegen.errors import JobOutputError, RequestError
 from safegen.jobs.durable import output_error
 from safegen.jobs.journal import Journal
+from safegen.jobs.parquet_rows import import_pyarrow
 from safegen.jobs.parts import PartFiles
 
 
@@ -75,7 +76,7 @@ class OutputPaths:
 
 
 def output_paths(given: Any) -> OutputPaths:
-    """Raises RequestError for a name that says no format."""
+    """Raises RequestError for a name that says no format, and for Parquet without pyarrow."""
     if not isinstance(given, str | os.PathLike):
         raise RequestError(f"output is a path, got {type(given).__name__}", field="output", value=given)
     path = Path(given)
@@ -85,6 +86,7 @@ def output_paths(given: Any) -> OutputPaths:
             raise RequestError(
                 f"{path} is a file; Parquet output is a folder of part files", field="output", value=str(path)
             )
+        import_pyarrow()
         return OutputPaths(path, path / "_job.json", path / "_lock", True)
     if suffix in (".jsonl", ".ndjson"):
         beside = path.with_name(f"{path.name}.job.json"), path.with_name(f"{path.name}.lock")
