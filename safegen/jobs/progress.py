@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 
 from safegen.jobs.options import ProgressKind
 from safegen.jobs.report import JobReport
@@ -16,7 +16,7 @@ from safegen.jobs.tally import Tally
 
 LINE_EVERY_S = 10.0
 _BAR_EVERY_S = 0.25
-_BAR_UNITS = 1000
+_BAR_CHARACTERS = 40
 
 
 def make_progress(kind: ProgressKind, tally: Tally, stream: TextIO | None = None) -> Progress:
@@ -95,35 +95,40 @@ class Lines(Progress):
 
 
 class Bar(Progress):
+    """The bar with the counts below it, which a narrow terminal wraps."""
+
     is_shown = True
     every_s = _BAR_EVERY_S
 
     def __enter__(self) -> Progress:
         from rich.console import Console
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-        from rich.progress import Progress as RichProgress
+        from rich.live import Live
 
-        known = self._tally.total is not None
-        self._bar: Any = RichProgress(
-            BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"),
-            console=Console(file=self._stream, force_terminal=True), auto_refresh=False,
-        )  # fmt: skip
-        self._task = self._bar.add_task("", total=_BAR_UNITS if known else None)
-        self._bar.start()
+        self._live = Live(console=Console(file=self._stream, force_terminal=True), auto_refresh=False)
+        self._live.start()
         return super().__enter__()
 
     def show(self) -> None:
-        share = self._tally.position() / self._tally.total if self._tally.total else 0.0
-        self._bar.update(
-            self._task, completed=min(_BAR_UNITS, share * _BAR_UNITS), description=describe(self._tally), refresh=True
-        )
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        total, done = self._tally.total, self._tally.position()
+        line = Table.grid(padding=(0, 1))
+        if total is None:
+            line.add_row(ProgressBar(total=None, width=_BAR_CHARACTERS), f"{done + 1:,} rows read")
+        else:
+            share = done / total if total else 1.0
+            line.add_row(ProgressBar(total=1.0, completed=share, width=_BAR_CHARACTERS), f"{share:.0%} of the input")
+        self._live.update(Group(line, Text(describe(self._tally))), refresh=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
         self.show()
-        self._bar.stop()
+        self._live.stop()
 
     def summary(self, report: JobReport) -> None:
         """The same lines as a table with a frame."""
