@@ -21,6 +21,7 @@ LAST_LINE = {
     "explain.py": "5 of 6 texts explained",
     "speculation.py": "3 of 3 answers the same",
     "guards.py": "3 of 3 kept",
+    "batch_job.py": "12 rows: 11 ok, 1 refused; run again, it asked 0 of them",
     "redact_stream.py": "replaced: True, digits shown: 0, same as the result: True",
     "think.py": r"answered: answer='(yes|no|unclear)' confidence=[0-9.e-]+",
 }
