@@ -34,7 +34,7 @@ def main() -> None:
         for line in output.read_text().splitlines()[:3]:
             record = json.loads(line)
             print(record["id"], record["status"], record["value"])
-        print(report.table())
+        print(f"{report.rows} rows in {report.seconds:.1f} s")
 
         again = llm.run_job(given, output, Ticket, prompt=PROMPT, max_tokens=80, progress="off")
         ok, refused = again.statuses["ok"], again.statuses["refused"]

@@ -11,7 +11,6 @@ from safegen.errors import JobOutputError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_TEMPORARY = ".tmp"
 
 
 def output_error(error: OSError, path: Path) -> JobOutputError:
@@ -44,7 +43,7 @@ def sync_folder(folder: Path) -> None:
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
     """Put a complete file in the place of `path`: `write` is given a temporary one beside it. Raises JobOutputError;
     what was at `path` is there then."""
-    temporary = path.with_name(path.name + _TEMPORARY)
+    temporary = path.with_name(f".{path.name}.tmp")  # a name that readers of a folder of part files pass by
     try:
         write(temporary)
         with temporary.open("rb+") as file:

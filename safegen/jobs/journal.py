@@ -1,8 +1,8 @@
 """A journal: records appended to one file, a line each, so that a crash costs at most the last line.
 
 Lines are written whole and in one piece; a failed write takes its beginning back, so that the file always ends with a
-line that is complete, or with the one line that a crash has torn, which the next `open` cuts off. Bytes reach the disk
-by fsync at most a second after they were written (and at the end); what a power failure takes, a resume computes again.
+line that is complete, or with the one line that a crash has torn, which `records` cuts off. An fsync comes about every
+second while rows end, and at the end; what a power failure takes, a resume computes again.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from safegen.errors import RequestError, RowError
 from safegen.jobs.keys import describe_function
 from safegen.jobs.rows import plain
 from safegen.output_type import OutputType
-from safegen.types import JsonSchema, Think
+from safegen.tools import Tools
+from safegen.types import Grammar, JsonSchema, Think
 
 _MAX_KEPT = 256
 
@@ -83,14 +84,20 @@ def describe_type(spec: Any, compiled: OutputType[Any]) -> Any:
         "labels": compiled.labels,
         "probabilities": compiled.probabilities,
     }
-    if isinstance(spec, Think):
-        described["think"] = [spec.start, spec.end, spec.max_tokens, _options(spec.inner)]
-    elif isinstance(spec, type):
+    if compiled.template_tools is not None:
+        described["tools"] = compiled.template_tools.tools
+    if isinstance(spec, type):
         described["python"] = f"{spec.__module__}.{spec.__qualname__}"
-    else:
-        described["options"] = _options(spec)
+    described["settings"] = _settings(spec)
     return described
 
 
-def _options(spec: Any) -> str:
-    return repr(getattr(spec, "options", None))
+def _settings(spec: Any) -> Any:
+    """What a description says beside its text."""
+    if isinstance(spec, Think):
+        return [spec.start, spec.end, spec.max_tokens, _settings(spec.inner)]
+    if isinstance(spec, Grammar):
+        return [spec.start, spec.tree]
+    if isinstance(spec, Tools):
+        return [spec.allow_text, spec.min_calls, spec.max_calls, repr(spec.format), spec.whitespace]
+    return repr(spec.options) if isinstance(spec, JsonSchema) else None

@@ -50,7 +50,7 @@ class OutputPaths:
     def exists(self) -> bool:
         """Whether a job, or somebody else, has written here."""
         if self.is_parquet:
-            return any(each != self.lock for each in self.path.iterdir())
+            return any(each != self.lock and each.suffix != ".tmp" for each in self.path.iterdir())
         return self.path.exists() and self.path.stat().st_size > 0
 
     def check_ours(self) -> None:

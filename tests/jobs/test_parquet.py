@@ -88,9 +88,13 @@ def test_a_crash_between_a_part_and_the_emptying_of_the_journal_doubles_nothing(
 def test_a_part_that_was_not_finished_is_no_part(tmp_path: Path) -> None:
     output = tmp_path / "out.parquet"
     job(output, ROWS[:20])
-    (output / "part-00001.parquet.tmp").write_bytes(b"PAR1 half")
+    (output / ".part-00007.parquet.tmp").write_bytes(b"PAR1 half")
     job(output)
     assert [row["row"] for row in table_of(output)] == list(range(57))
+    (tmp_path / "new.parquet").mkdir()
+    (tmp_path / "new.parquet" / "._job.json.tmp").write_text("{")  # killed in the very beginning
+    job(tmp_path / "new.parquet")
+    assert len(table_of(tmp_path / "new.parquet")) == 57
 
 
 def test_failed_rows_are_taken_out_of_their_parts_and_retried(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from safegen.errors import JobChanged, JobInputError, JobOutputError, RequestErr
 from safegen.guards import Custom
 from safegen.jobs.report import DONE, ROWS_FAILED
 from safegen.llm import LLM
-from safegen.types import Choice, JsonSchema, Regex
+from safegen.tools import Tools
+from safegen.types import Choice, Grammar, JsonSchema, Regex, Think
 from tests.support.job_fakes import FakeRuntime
 from tests.support.jobs import answers, read_records, write_rows
 
@@ -90,12 +91,17 @@ def test_another_configuration_is_refused_and_named(tmp_path: Path, name: str) -
 
 def test_types_that_differ_in_what_they_allow_are_different(tmp_path: Path) -> None:
     text = '{"type": "object", "properties": {"a": {"type": "integer"}}}'
-    specs = [
+    tool = {"name": "look", "description": "", "parameters": {"type": "object", "properties": {}}}
+    specs: list[Any] = [
         JsonSchema(text), JsonSchema(text, whitespace="flexible"), JsonSchema(text, property_order="any"),
         Choice(["a", "b"]), Choice(["b", "a"]), Regex("a"), Regex("b"), int, list[int], None,
+        Grammar('start: "a"'), Grammar('start: "a"', tree=True), Think(Regex("a")), Think(Regex("a"), max_tokens=9),
+        Think(JsonSchema(text)), Think(JsonSchema(text, whitespace="flexible")), Tools([tool]),
+        Tools([{**tool, "parameters": {"type": "object"}}]), Tools([tool], min_calls=1),
+        Tools([tool], format="mistral"),
     ]  # fmt: skip
-    for spec in specs:
-        job(tmp_path / repr(spec).replace("/", "_")[:200], ["x"], spec)
+    for number, spec in enumerate(specs):
+        job(tmp_path / str(number), ["x"], spec)
     headers = [json.loads(path.read_text()) for path in tmp_path.glob("*/out.jsonl.job.json")]
     assert len({header["configs"][0]["digest"] for header in headers}) == len(specs)
 
