@@ -8,6 +8,7 @@ seed and the key: a row draws the same alone, in company, and after a crash.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -42,16 +43,16 @@ def row_seed(job_seed: int, key: str) -> int:
 
 
 def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
-    """A function as far as its identity can be told: its name, and its source or, without one, its code. What it
-    closes over is not seen."""
+    """A function as far as its identity can be told: its name, and its source or, of a lambda (whose source is that of
+    the statement it stands in) and where there is none, its code. What it closes over is not seen."""
     inner = function.func if isinstance(function, functools.partial) else function
     name = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
     arguments = repr((function.args, function.keywords)) if isinstance(function, functools.partial) else ""
-    try:
-        body = inspect.getsource(inner)
-    except (OSError, TypeError):
-        code = getattr(inner, "__code__", None)
-        body = "" if code is None else f"{code.co_code.hex()} {code.co_names} {_constants(code)}"
+    code = getattr(inner, "__code__", None)
+    body = "" if code is None else f"{code.co_code.hex()} {code.co_names} {_constants(code)}"
+    if getattr(inner, "__name__", "") != "<lambda>":
+        with contextlib.suppress(OSError, TypeError):
+            body = inspect.getsource(inner)
     return {"function": name, "body": body, "arguments": arguments}
 
 

@@ -48,7 +48,7 @@ class PartFiles:
         yield from self._waiting
 
     def _parts(self) -> list[Path]:
-        return sorted(self._folder.glob("part-*.parquet"))
+        return sorted(self._folder.glob("part-*.parquet"), key=lambda part: (len(part.name), part.name))
 
     def _read(self, part: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
         try:

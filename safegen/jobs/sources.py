@@ -74,10 +74,9 @@ def _of_iterable(given: Iterable[Any], format: Format, max_row_bytes: int) -> So
 
 
 def _of_file(path: Path, format: Format | None, max_row_bytes: int) -> Source:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    is_gzip = suffixes[-1:] == [".gz"]
-    named = _FORMAT_OF_SUFFIX.get((suffixes[:-1] if is_gzip else suffixes)[-1:][0]) if suffixes[is_gzip:] else None
-    chosen = format or named
+    is_gzip = path.suffix.lower() == ".gz"
+    suffix = Path(path.stem).suffix if is_gzip else path.suffix
+    chosen = format or ("parquet" if path.is_dir() else _FORMAT_OF_SUFFIX.get(suffix.lower()))
     if chosen is None:
         raise RequestError(
             f"the format of {path.name!r} is not known by its name; pass format={'|'.join(FORMATS)}",

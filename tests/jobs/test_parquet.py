@@ -141,6 +141,7 @@ def test_parquet_files_are_rows(tmp_path: Path, as_folder: bool) -> None:
         parquet.write_table(table, given)
     runtime = FakeRuntime()
     options = {"prompt": "{text} {n} {when} {tags}", "progress": "off"}
+    given = given.rename(tmp_path / "in") if as_folder else given
     report = LLM.from_runtime(runtime).run_job(given, tmp_path / "out.jsonl", **options)
     assert report.statuses == {"ok": 600}
     assert runtime.asked[599][0] == 'text 599 599 "2024-05-01T00:00:00" ["a"]'

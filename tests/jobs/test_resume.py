@@ -113,6 +113,14 @@ def test_a_prompt_function_is_known_by_its_source(tmp_path: Path) -> None:
         job(tmp_path, prompt=lambda columns: str(columns["text"]).lower())
 
 
+def test_a_lambda_is_known_by_its_code_wherever_it_stands(tmp_path: Path) -> None:
+    job(tmp_path, prompt=lambda columns: f"Say {columns['text']}")
+    again = job(tmp_path, prompt=lambda columns: f"Say {columns['text']}", ordered=True)
+    assert again[0].skipped == 30
+    with pytest.raises(JobChanged, match="another prompt"):
+        job(tmp_path, prompt=lambda columns: f"Sing {columns['text']}")
+
+
 def test_keep_answers_only_the_rest_with_the_new_configuration(tmp_path: Path) -> None:
     job(tmp_path, ROWS[:20])
     report, runtime = job(tmp_path, prompt="Say {text}", on_change="keep")
