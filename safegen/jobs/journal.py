@@ -29,6 +29,7 @@ class Journal:
         self._path = path
         self._handle = -1
         self._buffer = bytearray()
+        self._num_bytes = 0  # of the file, before those of the buffer
         self._is_broken = False
         self._synced_at = time.monotonic()
         self._is_synced = True
@@ -92,6 +93,7 @@ class Journal:
         """Begin to append. Raises JobOutputError."""
         try:
             self._handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._num_bytes = os.fstat(self._handle).st_size
             sync_folder(self._path.parent)
         except OSError as error:
             raise output_error(error, self._path) from error
@@ -114,17 +116,18 @@ class Journal:
             self._synced_at, self._is_synced = time.monotonic(), True
 
     def _write(self) -> None:
-        before = os.fstat(self._handle).st_size
-        view, done = bytes(self._buffer), 0
+        """The file is the judge of what is written: an interrupt may come between a write and our knowing of it."""
+        lines = bytes(self._buffer)
+        done = os.fstat(self._handle).st_size - self._num_bytes
         self._is_synced = False
         try:
-            while done < len(view):
-                done += os.write(self._handle, view[done:])
+            while done < len(lines):
+                done += os.write(self._handle, lines[done:])
         except OSError as error:
             self._is_broken = True
-            os.ftruncate(self._handle, before + view.rfind(b"\n", 0, done) + 1)
+            os.ftruncate(self._handle, self._num_bytes + lines.rfind(b"\n", 0, done) + 1)
             raise output_error(error, self._path) from error
-        self._buffer.clear()
+        self._num_bytes, self._buffer = self._num_bytes + len(lines), bytearray()  # together: no call lies between
 
     def finish(self) -> None:
         """All rows are done."""
@@ -134,6 +137,7 @@ class Journal:
         """Empty it: its records are elsewhere now, and safe."""
         try:
             os.ftruncate(self._handle, 0)
+            self._num_bytes = 0
             os.fsync(self._handle)
         except OSError as error:
             raise output_error(error, self._path) from error

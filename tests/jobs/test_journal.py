@@ -152,6 +152,29 @@ def test_a_failed_fsync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     journal.close()
 
 
+@pytest.mark.parametrize("written_share", [0.0, 0.4, 1.0])
+def test_an_interrupt_in_the_middle_of_a_write_doubles_and_tears_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_share: float
+) -> None:
+    journal = Journal(tmp_path / "out.jsonl")
+    journal.open()
+    records = [{"id": number, "key": f"{number:032x}", "status": "ok"} for number in range(20)]
+    for record in records:
+        journal.append(record)
+    write = os.write
+
+    def interrupted(handle: int, content: bytes) -> int:
+        write(handle, content[: int(len(content) * written_share)])
+        monkeypatch.setattr(os, "write", write)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        journal.flush()
+    journal.close()
+    assert read_records(tmp_path / "out.jsonl") == records
+
+
 def test_a_second_job_on_an_output_is_refused(tmp_path: Path) -> None:
     output = run(tmp_path)
     with OutputLock(tmp_path / "out.jsonl.lock"), pytest.raises(JobLocked, match=f"process {os.getpid()}"):
