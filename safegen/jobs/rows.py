@@ -92,7 +92,7 @@ def bounded_lines(file: BinaryIO, max_bytes: int) -> Iterator[Line]:
     """Lines of a binary file, of which never more than max_bytes are held. A byte order mark is left out."""
     number = 0
     while True:
-        line = file.readline(max_bytes + 2)
+        line = file.readline(max_bytes + 2 + (0 if number else len(_BOM)))
         if not line:
             return
         number += 1
