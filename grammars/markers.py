@@ -7,29 +7,32 @@ before a marker), but: texts that end with the marker and hold it nowhere earlie
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from safegen._native import Builder, LimitExceeded, Program
 from safegen.errors import GrammarError
+from safegen.grammars.bans import Bans, Wrap
 from safegen.grammars.options import Limits
 
-Wrap = Callable[[Builder, int], int]
-"""What to make of a node: called with its builder, before the program is built."""
+__all__ = ["Wrap", "compile_free_text", "starting_with", "up_to_marker", "without_marker"]
 
 
-def up_to_marker(builder: Builder, marker: bytes) -> int:
-    """The expr of UTF-8 texts that end with `marker`, which stands in them nowhere else."""
+def up_to_marker(builder: Builder, marker: bytes, bans: Bans | None = None) -> int:
+    """The expr of UTF-8 texts that end with `marker`, which stands in them nowhere else. bans: what must not stand in
+    the text before it."""
     anything = builder.repeat(_any_byte(builder), 0, None)
     ends = builder.concat([anything, builder.literal(marker)])
     earlier = builder.concat([ends, builder.repeat(_any_byte(builder), 1, None)])
-    return builder.intersect([builder.any_text(), ends, builder.complement(earlier)])
+    parts = [builder.any_text(), ends, builder.complement(earlier)]
+    if bans is not None:
+        parts.append(builder.concat([bans.language(builder), builder.literal(marker)]))
+    return builder.intersect(parts)
 
 
-def without_marker(builder: Builder, marker: bytes) -> int:
-    """The expr of UTF-8 texts in which `marker` does not stand."""
+def without_marker(builder: Builder, marker: bytes, bans: Bans | None = None) -> int:
+    """The expr of UTF-8 texts in which `marker` does not stand, nor what bans forbid."""
     anything = builder.repeat(_any_byte(builder), 0, None)
     holds = builder.concat([anything, builder.literal(marker), anything])
-    return builder.intersect([builder.any_text(), builder.complement(holds)])
+    allowed = builder.any_text() if bans is None else bans.language(builder)
+    return builder.intersect([allowed, builder.complement(holds)])
 
 
 def starting_with(builder: Builder, num_continuation_bytes: int, text: bytes) -> int:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from safegen._native import Builder, Program
+from safegen.grammars.bans import Bans
 from safegen.grammars.constraint import WORD_BITS, ConstraintViolation, MaskRows, Retract
 from safegen.grammars.markers import Wrap, starting_with, up_to_marker
 from safegen.grammars.matcher import NativeConstraint
@@ -39,11 +40,11 @@ class ThinkSyntax:
     end: bytes
     max_tokens: int | None = None
 
-    def wrap(self) -> Wrap:
-        """Puts the reasoning in front of an answer's node."""
+    def wrap(self, bans: Bans | None = None) -> Wrap:
+        """Puts the reasoning in front of an answer's node. bans: what must not stand in the reasoning."""
 
         def with_reasoning(builder: Builder, answer: int) -> int:
-            reasoning = builder.concat([builder.literal(self.start), up_to_marker(builder, self.end)])
+            reasoning = builder.concat([builder.literal(self.start), up_to_marker(builder, self.end, bans)])
             return builder.sequence([builder.lexeme(reasoning), answer])
 
         return with_reasoning

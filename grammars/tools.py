@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from safegen._native import Builder, LimitExceeded, Program
 from safegen.errors import SchemaError
+from safegen.grammars.bans import Bans, Step
 from safegen.grammars.json_schema import Finding, lower_schema, schema_builder
 from safegen.grammars.markers import Wrap, up_to_marker, without_marker
 from safegen.grammars.options import Limits, SchemaOptions
@@ -52,9 +53,11 @@ def compile_tools(
     make_builder: Callable[..., Builder] = Builder,
     wrap: Wrap | None = None,
     origins: Origins | None = None,
+    bans: Bans | None = None,
 ) -> CompiledTools:
     """schemas: tool name -> JSON text of the schema of its arguments, which are objects. origins: takes what the nodes
-    were made from, pointers under `/<tool>`.
+    were made from, pointers under `/<tool>`. bans: what must not stand in the text (at "$.text") and in the arguments
+    (at "$.calls[i].arguments").
 
     Raises SchemaError whose pointer starts with the name of the tool that cannot be served; with `drop` only when none
     can.
@@ -67,7 +70,7 @@ def compile_tools(
             origins.schemas.clear()  # of a builder that was given up
         try:
             calls, findings = _call_nodes(
-                builder, remaining, syntax.form, options, limits, check_empty=one_by_one, origins=origins
+                builder, remaining, syntax.form, options, limits, check_empty=one_by_one, origins=origins, bans=bans
             )
         except _BadTool as bad:
             if not drop:
@@ -78,7 +81,7 @@ def compile_tools(
         if not one_by_one and builder.node_is_empty(builder.sequence(calls)):
             one_by_one = True  # slower; it names the tool
             continue
-        return CompiledTools(_build(builder, calls, syntax, wrap), findings, dropped)
+        return CompiledTools(_build(builder, calls, syntax, wrap, bans), findings, dropped)
     reasons = "; ".join(str(error) for error in dropped.values())
     raise SchemaError(f"no tool can be served: {reasons}" if reasons else "there is no tool")
 
@@ -99,40 +102,46 @@ def _call_nodes(
     *,
     check_empty: bool,
     origins: Origins | None,
+    bans: Bans | None,
 ) -> tuple[list[int], tuple[Finding, ...]]:
     calls, findings = [], list[Finding]()
+    inside = None if bans is None else bans.below(Step("name", b"calls"), Step("index"), Step("name", b"arguments"))
     for name, schema in schemas.items():
         try:
             lowered = lower_schema(
                 builder, schema, options, limits, check_empty=check_empty, origins=origins, prefix=tool_pointer(name)
             )
+            arguments = lowered.node if inside is None else inside.on_json()(builder, lowered.node)
         except SchemaError as error:
             raise _BadTool(name, tool_error(name, error)) from error
         written = builder.lexeme(builder.literal(json.dumps(name, ensure_ascii=False).encode()))
-        members = [(b"name", written, True), (form.arguments_key.encode(), lowered.node, True)]
+        members = [(b"name", written, True), (form.arguments_key.encode(), arguments, True)]
         calls.append(builder.object(members, [], 2, 2))
         findings += (found._replace(pointer=tool_pointer(name) + found.pointer) for found in lowered.findings)
     return calls, tuple(findings)
 
 
-def _build(builder: Builder, calls: Sequence[int], syntax: ToolsSyntax, wrap: Wrap | None) -> Program:
+def _build(
+    builder: Builder, calls: Sequence[int], syntax: ToolsSyntax, wrap: Wrap | None, bans: Bans | None
+) -> Program:
     try:
-        node = _answer(builder, builder.union(list(calls)), syntax)
+        node = _answer(builder, builder.union(list(calls)), syntax, bans)
         return builder.build(node if wrap is None else wrap(builder, node))
     except LimitExceeded as error:
         hint = "Raise that limit, or pass fewer tools."
         raise SchemaError(f"the tools are too large for the machine: {error}", hint=hint) from error
 
 
-def _answer(builder: Builder, call: int, syntax: ToolsSyntax) -> int:
+def _answer(builder: Builder, call: int, syntax: ToolsSyntax, bans: Bans | None) -> int:
     form = syntax.form
     marker = form.begin.encode()
-    begin = up_to_marker(builder, marker) if syntax.allow_text else builder.literal(marker)
+    in_text = None if bans is None else bans.below(Step("name", b"text"))
+    begin = up_to_marker(builder, marker, in_text) if syntax.allow_text else builder.literal(marker)
     opening = builder.lexeme(builder.concat([begin, builder.literal(form.lead.encode())]))
     with_calls = builder.sequence([opening, call, _rest(builder, call, syntax)])
     if not syntax.allow_text or syntax.min_calls > 0:
         return with_calls
-    return builder.union([builder.lexeme(without_marker(builder, marker)), with_calls])
+    return builder.union([builder.lexeme(without_marker(builder, marker, in_text)), with_calls])
 
 
 def _rest(builder: Builder, call: int, syntax: ToolsSyntax) -> int:

@@ -32,6 +32,14 @@ class Predicate:
     def exactly_one_of(predicates: Sequence[Predicate]) -> Predicate: ...
     def holds(self, text: bytes) -> bool: ...
 
+class LetterMap:
+    """A folding of characters, see grammars/native/bans.hpp. letters: the code points that each folds to. ranges: (low,
+    high, letter), ascending and disjoint; all other code points are of letter `other`. Raises ValueError."""
+
+    def __init__(
+        self, letters: Sequence[Sequence[int]], ranges: Sequence[tuple[int, int, int]], other: int
+    ) -> None: ...
+
 class Builder:
     """Builds a Program: regular languages over bytes ("exprs") and JSON structure over them ("nodes"); ids are ints.
 
@@ -90,6 +98,18 @@ class Builder:
     def ecma_pattern(self, properties: Sequence[bytes]) -> int:
         r"""Texts of regular expressions (ECMA-262, flag `u`). properties: what may stand in \p{...}. The language
         leaves out a few valid patterns, see grammars/native/ecma_pattern.hpp."""
+    def without_phrases(
+        self,
+        letters: LetterMap,
+        phrases: Sequence[Sequence[int]],
+        *,
+        word: bool = False,
+        word_ranges: Sequence[tuple[int, int]] = (),
+    ) -> int:
+        """UTF-8 texts in whose folding no phrase stands. word: counts only between characters that lie in none of
+        word_ranges, or at an end."""
+    def folded(self, letters: LetterMap, expr: int) -> int:
+        """UTF-8 texts whose folding lies in expr."""
     def is_empty(self, expr: int) -> bool: ...
     def is_nullable(self, expr: int) -> bool: ...
     def texts(self, expr: int, limit: int) -> list[bytes] | None:
@@ -159,6 +179,17 @@ class Builder:
         the extras the bits of the conditions it meets; exprs that lead to different ones may then be equal."""
     def reserve(self) -> int:
         """A node to be defined later, for recursion."""
+    def restricted(
+        self,
+        node: int,
+        language: int,
+        paths: Sequence[tuple[Sequence[tuple[str, bytes, int]], bool, bool]],
+        *,
+        json: bool,
+    ) -> tuple[int, list[str], list[str]]:
+        """The node with all its strings and keys (json), or all its lexemes, held to a language of decoded text. paths:
+        (steps, of_keys, leaves_out), a step being (kind, name, index). Also returns the paths of the declared names
+        that the language leaves out, and of the values of which it leaves nothing."""
     def define(self, reserved: int, node: int) -> None: ...
     def node_is_empty(self, node: int) -> bool:
         """No finite text derives from it. All reserved nodes must be defined."""

@@ -142,9 +142,9 @@ class AsyncLLM:
         finally:
             stop.request()
 
-    async def compile(self, type: Any) -> OutputType[Any]:
+    async def compile(self, type: Any, *, guards: Any = None) -> OutputType[Any]:
         """Compile an output type once, for use in any number of calls. Raises SchemaError, GrammarError."""
-        return await asyncio.to_thread(self._runtime.compile, type)
+        return await asyncio.to_thread(self._runtime.compile, type, guards)
 
     async def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None:
         """Give everything back. Requests in flight end with status "cancelled"; drain=True finishes them first."""

@@ -229,9 +229,10 @@ class LLM:
         )  # fmt: skip
         return run_job(self._runtime, input, output, type, options)
 
-    def compile(self, type: Any) -> OutputType[Any]:
-        """Compile an output type once, for use in any number of calls and threads. Raises SchemaError, GrammarError."""
-        return self._runtime.compile(type)
+    def compile(self, type: Any, *, guards: Any = None) -> OutputType[Any]:
+        """Compile an output type once, for use in any number of calls and threads. guards: whose `Never` it is held to,
+        besides those of the LLM. Raises SchemaError, GrammarError."""
+        return self._runtime.compile(type, guards)
 
     def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None:
         """Give everything back. Requests in flight end with status "cancelled"; drain=True finishes them first."""

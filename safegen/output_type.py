@@ -26,6 +26,7 @@ from safegen.tools import Tools
 from safegen.types import Choice, Grammar, JsonSchema, Regex, Think, parse_json
 
 if TYPE_CHECKING:
+    from safegen.grammars.bans import Bans
     from safegen.grammars.fsm import FsmProgram
     from safegen.grammars.json_schema import Finding
     from safegen.grammars.markers import Wrap
@@ -66,7 +67,8 @@ class OutputType(Generic[T]):
     partial: makes a reader of snapshots, of the answer without reasoning. template_tools: of Tools. markers: texts of
     the wire format; a control token that stands in one of them counts as its text. think: of a Think. fsm: of a
     Regex(fsm=True), what the decoder is held to in place of program. answer_kind: of the answer without its reasoning.
-    tool_format: of Tools. schema_text: of JSON.
+    tool_format: of Tools. schema_text: of JSON. source: what it was compiled from, and how JSON may be written.
+    text_program: of a Grammar under bans, what the decoder holds the whole text to beside program.
     """
 
     kind: Kind
@@ -83,6 +85,8 @@ class OutputType(Generic[T]):
     think: ThinkType | None = field(default=None, repr=False)
     fsm: FsmProgram | None = field(default=None, repr=False)
     inner_kind: Kind | None = field(default=None, repr=False)
+    source: Any = field(default=None, repr=False)
+    text_program: Program | None = field(default=None, repr=False)
     tool_format: ToolFormat | None = field(default=None, repr=False)
     schema_text: str | None = field(default=None, repr=False)
 
@@ -103,19 +107,25 @@ class TypeCache:
         self._types: OrderedDict[Any, OutputType[Any]] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, spec: Any) -> OutputType[Any]:
+    def get(self, spec: Any, bans: Bans | None = None) -> OutputType[Any]:
+        """bans: what must not stand in the type's values, besides what a compiled type was held to before."""
+        options: SchemaOptions | None = None
         if isinstance(spec, OutputType):
-            return spec
+            if bans is None:
+                return spec
+            spec, options, bans = _source_of(spec, bans)
         # repr beside it: typing takes A | B and B | A for equal, and pydantic does not.
-        key = spec if isinstance(spec, type | JsonSchema | Regex | Choice) else (type(spec), spec, repr(spec))
+        key: Any = spec if isinstance(spec, type | JsonSchema | Regex | Choice) else (type(spec), spec, repr(spec))
+        if bans is not None or options is not None:
+            key = (key, bans, options)
         try:
             with self._lock:
                 if key in self._types:
                     self._types.move_to_end(key)
                     return self._types[key]
         except TypeError:  # unhashable, such as Annotated[...] with a list inside: compiled each time
-            return compile_type(spec, self._limits)
-        compiled = compile_type(spec, self._limits)
+            return compile_type(spec, self._limits, options, bans=bans)
+        compiled = compile_type(spec, self._limits, options, bans=bans)
         with self._lock:
             self._types[key] = compiled
             while len(self._types) > self._limits.max_cached_types:
@@ -129,37 +139,59 @@ def compile_type(
     options: SchemaOptions | None = None,
     *,
     origins: Origins | None = None,
+    bans: Bans | None = None,
 ) -> OutputType[Any]:
     """Compile an output type. options: how JSON may be written, instead of what the type itself says. origins: takes
-    what the program was made from.
+    what the program was made from. bans: what must not stand in its values.
 
     Raises SchemaError (with a JSON Pointer) or GrammarError for what cannot be served.
     """
     limits = limits if limits is not None else Limits()
     if isinstance(spec, Think):
-        return _compile_think(spec, limits, options, origins)
-    return _compile(spec, limits, options, None, origins)
+        compiled = _compile_think(spec, limits, options, origins, bans)
+    else:
+        compiled = _compile(spec, limits, options, None, origins, bans)
+    return compiled if isinstance(spec, OutputType) else replace(compiled, source=(spec, options, bans))
+
+
+def _source_of(compiled: OutputType[Any], bans: Bans) -> tuple[Any, SchemaOptions | None, Bans]:
+    """What a compiled type is compiled from again, so that further bans hold in it."""
+    spec, options, held = compiled.source
+    return spec, options, bans if held is None else held.plus(bans)
 
 
 def _compile(
-    spec: Any, limits: Limits, options: SchemaOptions | None, wrap: Wrap | None, origins: Origins | None
+    spec: Any,
+    limits: Limits,
+    options: SchemaOptions | None,
+    wrap: Wrap | None,
+    origins: Origins | None,
+    bans: Bans | None,
 ) -> OutputType[Any]:
     """wrap: what to make of the type's node, where it is a part of something larger."""
     started = time.perf_counter()
+    if bans is not None and not isinstance(spec, OutputType | Grammar | Tools):
+        from safegen.grammars.bans import chained
+
+        is_text = spec is None or isinstance(spec, Regex | Choice)
+        wrap = chained(bans.on_text() if is_text else bans.on_json(), wrap)
     if spec is None:
         return _compile_text(limits, started, wrap)
     if isinstance(spec, OutputType):
+        if bans is not None:
+            spec, options, bans = _source_of(spec, bans)
+            return compile_type(spec, limits, options, origins=origins, bans=bans)
         if wrap is not None:
             raise SchemaError("a compiled type cannot be the inner type of Think", hint="pass the type itself")
         return spec
     if isinstance(spec, Regex):
-        return _compile_regex(spec, limits, started, wrap)
+        return _compile_regex(spec, limits, started, wrap, bans)
     if isinstance(spec, Choice):
-        return _compile_choice(spec, limits, started, wrap)
+        return _compile_choice(spec, limits, started, wrap, bans)
     if isinstance(spec, Grammar):
-        return _compile_grammar(spec, limits, started, wrap, origins)
+        return _compile_grammar(spec, limits, started, wrap, origins, bans)
     if isinstance(spec, Tools):
-        return _compile_tools(spec, options or spec.options, limits, started, wrap, origins)
+        return _compile_tools(spec, options or spec.options, limits, started, wrap, origins, bans)
     if isinstance(spec, JsonSchema):
         return _compile_json(spec.text, options or spec.options, limits, started, json.loads, wrap, origins)
     adapter = python_adapter(spec)
@@ -266,7 +298,9 @@ def _compile_json(
     return replace(made, partial=PartialJson, schema_text=schema_text)
 
 
-def _compile_regex(spec: Regex, limits: Limits, started: float, wrap: Wrap | None) -> OutputType[str]:
+def _compile_regex(
+    spec: Regex, limits: Limits, started: float, wrap: Wrap | None, bans: Bans | None
+) -> OutputType[str]:
     from safegen.grammars.regex import compile_regex
     from safegen.validation import EcmaRegex
 
@@ -279,7 +313,7 @@ def _compile_regex(spec: Regex, limits: Limits, started: float, wrap: Wrap | Non
         return text
 
     fsm: FsmProgram | None = None
-    if spec.fsm:
+    if spec.fsm and bans is None:
         from safegen.grammars.fsm import compile_fsm
 
         fsm = compile_fsm(spec.pattern, program, limits)
@@ -287,7 +321,9 @@ def _compile_regex(spec: Regex, limits: Limits, started: float, wrap: Wrap | Non
     return replace(_finish(started, "regex", program, shown, (), read), fsm=fsm)
 
 
-def _compile_choice(spec: Choice, limits: Limits, started: float, wrap: Wrap | None) -> OutputType[str]:
+def _compile_choice(
+    spec: Choice, limits: Limits, started: float, wrap: Wrap | None, bans: Bans | None
+) -> OutputType[str]:
     from safegen.grammars.regex import compile_choice
 
     program = compile_choice(spec.labels, limits, wrap=wrap)
@@ -299,17 +335,37 @@ def _compile_choice(spec: Choice, limits: Limits, started: float, wrap: Wrap | N
         return text
 
     shown = "Answer with exactly one of these, and nothing else:\n" + "\n".join(spec.labels)
+    labels = spec.labels
+    if bans is not None:
+        left = compile_choice(labels, limits, wrap=bans.on_text())
+        labels = tuple(label for label in labels if left.matches(label.encode()))
     made = _finish(started, "choice", program, shown, (), read)
-    return replace(made, labels=spec.labels, probabilities=spec.probabilities)
+    return replace(made, labels=labels, probabilities=spec.probabilities)
 
 
 def _compile_grammar(
-    spec: Grammar, limits: Limits, started: float, wrap: Wrap | None, origins: Origins | None
+    spec: Grammar,
+    limits: Limits,
+    started: float,
+    wrap: Wrap | None,
+    origins: Origins | None,
+    bans: Bans | None,
 ) -> OutputType[Any]:
     from safegen.grammars.lark_grammar import compile_grammar
     from safegen.validation.grammar_validator import GrammarValidator
 
+    text_program: Program | None = None
+    if bans is not None and wrap is not None:  # as a part of something larger: in each terminal by itself
+        from safegen.grammars.bans import chained
+
+        wrap = chained(bans.on_text(), wrap)
     compiled = compile_grammar(spec.text, start=spec.start, limits=limits, wrap=wrap, origins=origins)
+    if bans is not None and wrap is None and bans.at_root() is not None:
+        from safegen.grammars.ban_product import check_satisfiable
+        from safegen.grammars.markers import compile_free_text
+
+        text_program = compile_free_text(limits, wrap=bans.on_text())
+        check_satisfiable(compiled.program, text_program, ", ".join(repr(ban.name) for ban in bans.bans))
     judge = GrammarValidator(
         compiled.source.text,
         spec.start,
@@ -325,7 +381,8 @@ def _compile_grammar(
         return judge.tree(text) if spec.tree else text
 
     shown = f"Answer with a text that this grammar (Lark syntax) derives, and nothing else:\n{spec.text.strip()}"
-    return _finish(started, "grammar", compiled.program, shown, (), read)
+    made = _finish(started, "grammar", compiled.program, shown, (), read)
+    return made if text_program is None else replace(made, text_program=text_program)
 
 
 def _compile_tools(
@@ -335,11 +392,12 @@ def _compile_tools(
     started: float,
     wrap: Wrap | None,
     origins: Origins | None,
+    bans: Bans | None,
 ) -> OutputType[Any]:
     from safegen.tool_reader import PartialTools
     from safegen.tool_type import compile_tools_type
 
-    made, form = compile_tools_type(spec, options, limits, wrap, origins), spec.format
+    made, form = compile_tools_type(spec, options, limits, wrap, origins, bans), spec.format
     compiled = _finish(started, "tools", made.compiled.program, made.shown, made.findings, made.reader.read)
     return replace(
         compiled,
@@ -351,13 +409,14 @@ def _compile_tools(
 
 
 def _compile_think(
-    spec: Think, limits: Limits, options: SchemaOptions | None, origins: Origins | None
+    spec: Think, limits: Limits, options: SchemaOptions | None, origins: Origins | None, bans: Bans | None
 ) -> OutputType[Any]:
     from safegen.grammars.think import ThinkProgram, ThinkSyntax
     from safegen.think import ThinkType
 
     syntax = ThinkSyntax(spec.start.encode(), spec.end.encode(), spec.max_tokens)
-    inner = _compile(spec.inner, limits, options, syntax.wrap(), origins)
+    in_reasoning = None if bans is None else bans.at_root()
+    inner = _compile(spec.inner, limits, options, syntax.wrap(in_reasoning), origins, bans)
     assert inner.program is not None  # a wrapped type has one
     think = ThinkType(ThinkProgram(inner.program, syntax), spec.start, spec.end)
     tools = inner.template_tools

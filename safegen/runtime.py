@@ -151,7 +151,7 @@ class Runtime:
         params = merge_sampling(options.params, options.sampling)
         if options.cache_salt is not None and not isinstance(options.cache_salt, str):
             raise RequestError("cache_salt is a string or None", field="cache_salt", value=options.cache_salt)
-        output_type = self.compile(spec)
+        output_type = self.compile(spec, options.guards)
         if params.stop and output_type.kind != "text":
             raise RequestError(
                 "stop strings cannot be used together with an output type: the type says where the answer ends; "
@@ -253,8 +253,10 @@ class Runtime:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def compile(self, spec: Any) -> OutputType[Any]:
-        return self._types.get(spec)
+    def compile(self, spec: Any, guards: Any = None) -> OutputType[Any]:
+        """guards: of the call that it is for, besides those of the LLM; the type is held to what they forbid."""
+        held = self.guards(guards)
+        return self._types.get(spec, None if held is None else held.bans())
 
     def constraint(
         self, output_type: OutputType[Any], stop_ids: frozenset[int], prompt_ids: Sequence[int] = ()
@@ -266,6 +268,10 @@ class Runtime:
         cache_bytes = self.limits.cache_bytes
         if output_type.fsm is not None:
             return output_type.fsm.constraint(vocabulary, self._disk_cache)
+        if output_type.text_program is not None:
+            from safegen.grammars.ban_product import BanProduct
+
+            return BanProduct(output_type.program, output_type.text_program, vocabulary, cache_bytes=cache_bytes)
         if output_type.think is None:
             from safegen.grammars.matcher import NativeConstraint
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NotRequired, get_type_hints
 
 from safegen.errors import SchemaError
+from safegen.grammars.bans import Bans
 from safegen.grammars.json_schema import Finding
 from safegen.grammars.markers import Wrap
 from safegen.grammars.options import SchemaOptions
@@ -60,7 +61,12 @@ class ToolsType:
 
 
 def compile_tools_type(
-    spec: Tools, options: SchemaOptions, limits: Limits, wrap: Wrap | None, origins: Origins | None = None
+    spec: Tools,
+    options: SchemaOptions,
+    limits: Limits,
+    wrap: Wrap | None,
+    origins: Origins | None = None,
+    bans: Bans | None = None,
 ) -> ToolsType:
     """Raises SchemaError that names the tool."""
     served, refused = _served(spec, options, limits)
@@ -69,7 +75,7 @@ def compile_tools_type(
     if not schemas:
         raise SchemaError("no tool can be served: " + "; ".join(str(error) for error in refused.values()))
     drop = spec.on_bad_tool == "drop"
-    compiled = compile_tools(schemas, syntax, options, limits, drop=drop, wrap=wrap, origins=origins)
+    compiled = compile_tools(schemas, syntax, options, limits, drop=drop, wrap=wrap, origins=origins, bans=bans)
     refused |= compiled.dropped
     kept = [one for one in served if one.tool.name not in refused]
     readers = {one.tool.name: one.read for one in kept}

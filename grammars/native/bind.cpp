@@ -15,6 +15,7 @@
 #include "grammars/native/frontier.hpp"
 #include "grammars/native/matcher.hpp"
 #include "grammars/native/pool.hpp"
+#include "grammars/native/restrict.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -149,6 +150,22 @@ public:
         n.pointer = std::move(pointer);
         return add(std::move(n));
     }
+    using Path = std::tuple<std::vector<std::tuple<std::string, nb::bytes, uint32_t>>, bool, bool>;
+    std::tuple<NodeId, std::vector<std::string>, std::vector<std::string>> restricted(NodeId root, ExprId language, const std::vector<Path>& paths, bool json) {
+        std::vector<ScopePath> scope;
+        for (const auto& [steps, of_keys, leaves_out] : paths) {
+            scope.push_back({{}, of_keys, leaves_out});
+            for (const auto& [kind, name, index] : steps) {
+                const auto step = kind == "name" ? PathStep::Name : kind == "index" ? PathStep::Index : kind == "any" ? PathStep::Any : PathStep::Below;
+                scope.back().steps.push_back({step, text_of(name), index});
+            }
+        }
+        nb::gil_scoped_release release;
+        analysed_.reset();
+        Restriction restriction(exprs(), nodes_, known(language), std::move(scope), json);
+        const NodeId node = restriction.apply(checked(root));
+        return {node, restriction.refused_names(), restriction.emptied()};
+    }
     void define(NodeId reserved, NodeId node) {
         if (nodes_[checked(reserved)].kind != Node::Undefined) throw std::invalid_argument("node is already defined");
         analysed_.reset();
@@ -282,6 +299,14 @@ void bind_grammars(nb::module_& m) {
         .def_static("exactly_one_of", [](const std::vector<std::shared_ptr<Predicate>>& p) { return std::make_shared<Predicate>(Predicate{Predicate::ExactlyOne, nullptr, {p.begin(), p.end()}}); }, "predicates"_a)
         .def("holds", [](const Predicate& p, const nb::bytes& t) { auto s = text_of(t); nb::gil_scoped_release r; return p.holds(s); }, "text"_a);
 
+    nb::class_<LetterMap>(m, "LetterMap")
+        .def("__init__", [](LetterMap* self, std::vector<CodePoints> letters, const std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>& ranges, uint32_t other) {
+                 std::vector<LetterMap::Range> list;
+                 for (const auto& [low, high, letter] : ranges) list.push_back({low, high, letter});
+                 nb::gil_scoped_release release;
+                 new (self) LetterMap(std::move(letters), list, other);
+             }, "letters"_a, "ranges"_a, "other"_a);
+
     nb::class_<Builder>(m, "Builder")
         .def("__init__", [](Builder* self, uint32_t max_states, uint32_t whitespace, bool any_order, bool any_spelling,
                             uint32_t max_digits, uint32_t max_exponent_digits, uint32_t max_nesting, double deadline_s) {
@@ -347,6 +372,12 @@ void bind_grammars(nb::module_& m) {
                  for (const auto& name : properties) names.push_back(text_of(name));
                  return b.exprs().ecma_pattern(std::move(names));
              }, "properties"_a)
+        .def("without_phrases", [](Builder& b, const LetterMap& letters, const std::vector<CodePoints>& phrases, bool word,
+                                   std::vector<std::pair<uint32_t, uint32_t>> word_ranges) {
+                 nb::gil_scoped_release release;
+                 return b.exprs().without_phrases(PhraseAutomaton(letters, phrases, word, std::move(word_ranges)));
+             }, "letters"_a, "phrases"_a, nb::kw_only(), "word"_a = false, "word_ranges"_a = std::vector<std::pair<uint32_t, uint32_t>>{})
+        .def("folded", [](Builder& b, const LetterMap& letters, ExprId e) { return b.exprs().folded(letters, b.known(e)); }, "letters"_a, "expr"_a, Release())
         .def("is_empty", [](Builder& b, ExprId e) { return !b.exprs().live(b.known(e)); }, "expr"_a, Release())
         .def("is_nullable", [](Builder& b, ExprId e) { return b.exprs().nullable(b.known(e)); }, "expr"_a)
         .def("count_up_to", [](Builder& b, ExprId e, uint32_t limit) { return b.exprs().count_up_to(b.known(e), limit); }, "expr"_a, "limit"_a)
@@ -383,6 +414,7 @@ void bind_grammars(nb::module_& m) {
              "meets"_a = std::vector<uint32_t>(), "conditions"_a = 0)
         .def("reserve", [](Builder& b) { return b.add(Node{}); })
         .def("define", &Builder::define, "reserved"_a, "node"_a)
+        .def("restricted", &Builder::restricted, "node"_a, "language"_a, "paths"_a, nb::kw_only(), "json"_a)
         .def("node_is_empty", &Builder::node_is_empty, "node"_a, Release())
         .def("build", &Builder::build, "root"_a, Release());
 

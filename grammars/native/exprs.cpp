@@ -122,6 +122,8 @@ bool Exprs::nullable_of(const Node& n) const {
             return number_accepts(number_specs_[state.spec], state);
         }
         case Kind::Pattern: return pattern_accepts(pattern_states_[n.a]);
+        case Kind::Phrases: return n.b == LetterMap::kBoundary && automata_[n.c]->accepts(n.a);
+        case Kind::Folded: return n.b == LetterMap::kBoundary && meta(n.a).nullable;
         default: return false;
     }
 }
@@ -221,6 +223,18 @@ Exprs::Facts Exprs::facts_of(const Node& n) const {
         case Kind::Pattern:
             f.min_bytes = pattern_rest(pattern_properties_[n.b], pattern_states_[n.a]);
             f.text = pattern_states_[n.a].utf8_left == 0;
+            break;
+        case Kind::Phrases:
+            f.min_bytes = automata_[n.c]->map().bytes_left(n.b);
+            if (!automata_[n.c]->accepts(n.a)) f.min_bytes = std::max(f.min_bytes, 1u);
+            f.pure = false;
+            f.text = n.b == LetterMap::kBoundary;
+            break;
+        case Kind::Folded:
+            f.min_bytes = letter_maps_[n.c]->bytes_left(n.b);
+            f.depth = facts_[n.a].depth + 1;
+            f.pure = false;
+            f.text = n.b == LetterMap::kBoundary;
             break;
     }
     return f;
@@ -435,6 +449,25 @@ ExprId Exprs::and_(std::vector<ExprId> parts) {
     }
     std::sort(out.begin(), out.end());
     out.erase(std::unique(out.begin(), out.end()), out.end());
+    // Parts that read one string in step, at the same place of its spelling, are that string with what all ask of it.
+    if (out.size() > 1 && nodes_[out[0]].kind >= Kind::JsonBody && nodes_[out[0]].kind <= Kind::JsonLow) {
+        const Node& first = nodes_[out[0]];
+        const bool in_step = std::all_of(out.begin() + 1, out.end(), [&](ExprId p) {
+            const Node& n = nodes_[p];
+            return n.kind == first.kind && n.b == first.b && n.c == first.c && n.d == first.d;
+        });
+        if (in_step) {
+            std::vector<ExprId> contents;
+            for (ExprId p : out) contents.push_back(nodes_[p].a);
+            const ExprId content = and_(std::move(contents));
+            switch (first.kind) {
+                case Kind::JsonBody: return body_(content);
+                case Kind::JsonEscape: return escape_(content);
+                case Kind::JsonHex: return hex_(content, first.b, first.c);
+                default: return low_(content, first.b, first.c, first.d);
+            }
+        }
+    }
     // x and not x
     for (ExprId p : out)
         if (nodes_[p].kind == Kind::Not && std::binary_search(out.begin(), out.end(), nodes_[p].a)) return kEmpty;
@@ -541,6 +574,59 @@ ExprId Exprs::pattern_(PatternState state, uint32_t properties) {
     return intern({Kind::Pattern, it->second, properties, 0, 0, 0, {}});
 }
 
+// A node whose letters all lead to one state leads there at once: most characters have nothing to do with any phrase.
+ExprId Exprs::phrases_(uint32_t automaton, uint32_t state, uint32_t node) {
+    const PhraseAutomaton& a = *automata_[automaton];
+    if (node != LetterMap::kBoundary) {
+        const auto& letters = a.map().letters_below(node);
+        const uint32_t to = a.step(state, letters[0]);
+        const bool same = std::all_of(letters.begin() + 1, letters.end(), [&](uint32_t letter) { return a.step(state, letter) == to; });
+        if (same && to == kNowhere) return kEmpty;
+        if (same) state = to, node = a.map().blank(node);
+    }
+    return intern({Kind::Phrases, state, node, automaton, 0, 0, {}});
+}
+
+ExprId Exprs::folded_(uint32_t map, ExprId language, uint32_t node) {
+    if (language == kEmpty) return kEmpty;
+    return intern({Kind::Folded, language, node, map, 0, 0, {}});
+}
+
+// Listed texts are picked out one by one, so that what is left is a list again.
+ExprId Exprs::within_(ExprId e, ExprId language) {
+    const Node& n = nodes_[e];
+    if (n.kind == Kind::Or) {
+        std::vector<ExprId> parts;
+        for (ExprId kid : n.kids) parts.push_back(within_(kid, language));
+        return or_(std::move(parts));
+    }
+    if (n.kind != Kind::Strings || n.b || n.e) return and_({e, language});
+    std::vector<std::string> kept;
+    for (uint32_t i = n.c; i < n.d; ++i) {
+        ExprId state = language;
+        for (char c : sets_[n.a]->values[i]) state = state == kEmpty ? kEmpty : derive(state, static_cast<uint8_t>(c));
+        if (meta(state).nullable) kept.push_back(sets_[n.a]->values[i]);
+    }
+    return kept.size() == n.d - n.c ? e : strings(std::move(kept));
+}
+
+ExprId Exprs::json_within_(ExprId e, ExprId language) {
+    const ExprId quote = bytes_(ByteSet::of('"'));
+    const Node& n = nodes_[e];
+    if (n.kind == Kind::Or) {
+        std::vector<ExprId> parts;
+        for (ExprId kid : n.kids) parts.push_back(json_within_(kid, language));
+        return or_(std::move(parts));
+    }
+    if (n.kind == Kind::Concat && n.a == quote && nodes_[n.b].kind == Kind::JsonBody) {
+        const ExprId content = within_(nodes_[n.b].a, language);
+        return live_(content) ? concat2(quote, body_(content)) : kEmpty;
+    }
+    if (e == kEmpty || derive(e, '"') == kEmpty) return e;
+    const ExprId no_string = concat2(bytes_(ByteSet::all().without(ByteSet::of('"'))), kAll);
+    return within_(e, or_({no_string, concat2(quote, body_(language))}));
+}
+
 ExprId Exprs::chars_(const std::vector<std::pair<uint32_t, uint32_t>>& ranges) {
     std::vector<ExprId> parts;
     for (const auto& [low, high] : ranges)
@@ -635,6 +721,29 @@ ExprId Exprs::ecma_pattern(PatternProperties properties) {
     std::sort(properties.begin(), properties.end());
     pattern_properties_.push_back(std::move(properties));
     return pattern_({}, static_cast<uint32_t>(pattern_properties_.size() - 1));
+}
+ExprId Exprs::text_within(ExprId e, ExprId language) {
+    Lock lock(mutex_);
+    return within_(e, language);
+}
+ExprId Exprs::json_within(ExprId e, ExprId language) {
+    Lock lock(mutex_);
+    return json_within_(e, language);
+}
+ExprId Exprs::without_phrases(PhraseAutomaton automaton) {
+    Lock lock(mutex_);
+    has_bans_ = true;
+    automata_.push_back(std::make_unique<const PhraseAutomaton>(std::move(automaton)));
+    return phrases_(static_cast<uint32_t>(automata_.size() - 1), PhraseAutomaton::kStart, LetterMap::kBoundary);
+}
+ExprId Exprs::folded(LetterMap map, ExprId language) {
+    Lock lock(mutex_);
+    if (!facts_[language].text) language = and_({language, any_text_()});
+    if (!live_(language)) return kEmpty;
+    has_bans_ = true;
+    folded_languages_.push_back(language);
+    letter_maps_.push_back(std::make_unique<const LetterMap>(std::move(map)));
+    return folded_(static_cast<uint32_t>(letter_maps_.size() - 1), language, LetterMap::kBoundary);
 }
 ExprId Exprs::strings(std::vector<std::string> values) {
     std::vector<std::pair<std::string, uint32_t>> pairs;

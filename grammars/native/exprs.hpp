@@ -4,9 +4,10 @@
 // complement are expressions like any other, so nothing is unrolled and every operation is exact. `next(e, b)` is 0
 // exactly when no accepted text continues so (liveness): residual emptiness is decided by a search over derivatives
 // whose results are remembered. Besides the classical kinds there are leaves with their own derivative: finite
-// languages (sorted strings), filtered key sets, JSON numbers, texts of regular expressions, and the lift of a language
-// of decoded text through JSON escapes. Sources: Brzozowski, "Derivatives of regular expressions" (1964); Owens, Reppy and Turon, "Regular-expression
-// derivatives re-examined" (2009).
+// languages (sorted strings), filtered key sets, JSON numbers, texts of regular expressions, texts without certain phrases
+// under a folding, and the lifts of a language of decoded text through JSON escapes and of one of folded text. Sources:
+// Brzozowski, "Derivatives of regular expressions" (1964); Owens, Reppy and Turon, "Regular-expression derivatives
+// re-examined" (2009).
 //
 // Thread safety: tables grow under one mutex; transitions of expanded states are read without a lock.
 #pragma once
@@ -23,6 +24,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "grammars/native/bans.hpp"
 #include "grammars/native/byteset.hpp"
 #include "grammars/native/decimal.hpp"
 #include "grammars/native/ecma_pattern.hpp"
@@ -45,6 +47,8 @@ enum class Kind : uint8_t {
     JsonLow,    // a, b: high surrogate, c: stage (0 backslash, 1 'u', 2.. digits + 2), d: value
     Number,     // a: state
     Pattern,    // a: state, b: list of properties
+    Phrases,    // a: state, b: node of its letter map, c: automaton; texts without certain phrases
+    Folded,     // a: language of folded text, b: node of the letter map, c: letter map; texts whose folding is in it
 };
 
 // Sorted distinct strings with an order (property index) each.
@@ -131,6 +135,10 @@ public:
     ExprId json_body(ExprId content);
     ExprId number(const NumberSpec& spec);
     ExprId ecma_pattern(PatternProperties properties);  // texts of regular expressions
+    ExprId without_phrases(PhraseAutomaton automaton);
+    ExprId folded(LetterMap map, ExprId language);  // language: of text
+    ExprId text_within(ExprId e, ExprId language);  // the texts of e that are in it
+    ExprId json_within(ExprId e, ExprId language);  // the JSON values of e that are no strings, or decode to one in it
     uint32_t string_set(std::vector<std::pair<std::string, uint32_t>> values);  // distinct strings, each with its order
     ExprId keys(uint32_t set, const OrderFilter& filter);
     ExprId check(ExprId e) const;           // e, or std::out_of_range
@@ -166,6 +174,14 @@ public:
     std::optional<std::vector<std::string_view>> finite(ExprId e, size_t max_texts);
     std::optional<CharRun> char_run(ExprId e);  // of a JSON string body at a character's beginning
     std::optional<CharGroups> char_groups(ExprId e);  // the same
+    // Of texts without phrases, or of a JSON string body with such a text: the place, and the expression of another one.
+    std::optional<PhrasePlace> phrase_place(ExprId e, bool& json) const;
+    ExprId at_place(ExprId like, const PhrasePlace& place);
+    ExprId with_phrases_at_start(ExprId e);  // e as it would be had no phrase begun
+    // Of a JSON string body that asks for a text without phrases and for more: the body that asks for the former alone.
+    std::optional<ExprId> body_without_phrases(ExprId e);
+    bool has_bans() const { return has_bans_.load(std::memory_order_relaxed); }  // phrases or foldings
+    bool is_only_phrases(ExprId e) const;       // any text but for some phrases: never used up
     bool is_free_string(ExprId e) const;        // a JSON string literal with nothing asked of its text
     ByteSet alphabet(ExprId e);                 // bytes that can occur at all
     size_t num_states() const { return num_raws_.load(std::memory_order_relaxed); }
@@ -230,6 +246,15 @@ private:
     ExprId low_(ExprId content, uint32_t high, uint32_t stage, uint32_t value);
     ExprId number_(const NumberState& state, NumberWitness witness);
     ExprId pattern_(PatternState state, uint32_t properties);
+    ExprId phrases_(uint32_t automaton, uint32_t state, uint32_t node);
+    ExprId folded_(uint32_t map, ExprId language, uint32_t node);
+    ExprId within_(ExprId e, ExprId language);
+    ExprId json_within_(ExprId e, ExprId language);
+    ExprId derive_letter(ExprId language, const LetterMap& map, uint32_t letter);
+    bool covers_phrases(ExprId inner, ExprId phrases, uint32_t bytes, bool& ending) const;
+    ExprId at_start_(ExprId e);
+    ExprId uncut(ExprId e, ExprId& cut) const;  // cut: what an alphabet cuts e to; kAll when that is whole
+    void gather_phrases(const Node& n, std::vector<ByteSet>& cuts, ByteSet& singles) const;
     ExprId any_text_();
     ExprId chars_(const std::vector<std::pair<uint32_t, uint32_t>>& ranges);
     uint32_t filter_(const OrderFilter& filter);
@@ -276,7 +301,7 @@ private:
     std::vector<std::unique_ptr<const Raw>> raws_;  // by id; as far as asked for
     std::atomic<size_t> num_raws_{0};
     std::unordered_map<ExprId, ByteSet> alphabets_, needed_memo_;
-    std::vector<ByteSet> byte_sets_;
+    StableVector<ByteSet> byte_sets_;
     std::vector<std::unique_ptr<StringSet>> sets_;
     std::vector<OrderFilter> filters_;
     std::unordered_map<uint64_t, std::vector<uint32_t>> filter_ids_;
@@ -288,6 +313,10 @@ private:
     std::deque<PatternState> pattern_states_;
     std::vector<PatternProperties> pattern_properties_;
     std::unordered_map<std::string, uint32_t> pattern_ids_;
+    std::vector<std::unique_ptr<const PhraseAutomaton>> automata_;
+    std::vector<std::unique_ptr<const LetterMap>> letter_maps_;
+    std::vector<ExprId> folded_languages_;  // of each letter map, at the start
+    std::atomic<bool> has_bans_{false};
     std::unique_ptr<std::atomic<Meta*>[]> chunks_;
     uint32_t max_chunks_ = 0;
     std::atomic<size_t> memory_bytes_{0};

@@ -120,6 +120,21 @@ ExprId Exprs::derive(ExprId e, uint8_t byte) {
             auto next = pattern_step(pattern_properties_[n.b], pattern_states_[n.a], byte);
             return next ? pattern_(std::move(*next), n.b) : kEmpty;
         }
+        case Kind::Phrases: {
+            const PhraseAutomaton& a = *automata_[n.c];
+            const LetterMap::Step step = a.map().step(n.b, byte);
+            if (step.dead()) return kEmpty;
+            if (step.node != kNowhere) return phrases_(n.c, n.a, step.node);
+            const uint32_t state = a.step(n.a, step.letter);
+            return state == kNowhere ? kEmpty : phrases_(n.c, state, LetterMap::kBoundary);
+        }
+        case Kind::Folded: {
+            const LetterMap& map = *letter_maps_[n.c];
+            const LetterMap::Step step = map.step(n.b, byte);
+            if (step.dead()) return kEmpty;
+            if (step.node != kNowhere) return folded_(n.c, n.a, step.node);
+            return folded_(n.c, derive_letter(n.a, map, step.letter), LetterMap::kBoundary);
+        }
         default: return derive_json(n, byte);
     }
 }
@@ -158,6 +173,27 @@ ExprId Exprs::derive_utf8(ExprId e, uint32_t code_point) {
         e = derive(e, static_cast<uint8_t>(c));
     }
     return e != kEmpty && live_(e) ? e : kEmpty;
+}
+
+ExprId Exprs::derive_letter(ExprId language, const LetterMap& map, uint32_t letter) {
+    for (uint32_t code_point : map.text(letter)) language = language == kEmpty ? kEmpty : derive_utf8(language, code_point);
+    return language;
+}
+
+// The bytes that lead a state of phrases to one and the same state, for each such state.
+void Exprs::gather_phrases(const Node& n, std::vector<ByteSet>& cuts, ByteSet& singles) const {
+    const PhraseAutomaton& a = *automata_[n.c];
+    std::unordered_map<uint64_t, ByteSet> outcomes;
+    a.map().each(n.b, [&](const ByteSet& bytes, const LetterMap::Step& step) {
+        const uint64_t to = step.node == kNowhere ? a.step(n.a, step.letter) : (uint64_t{1} << 32) | step.node;
+        auto [it, fresh] = outcomes.try_emplace(to, bytes);
+        if (!fresh) it->second = it->second | bytes;
+    });
+    for (const auto& [to, bytes] : outcomes) {
+        uint8_t byte = 0;
+        if (bytes.count() == 1 && bytes.first(byte)) singles.add(byte);
+        else cuts.push_back(bytes);
+    }
 }
 
 bool Exprs::any_sequence_live(ExprId e, const std::pair<uint8_t, uint8_t>* ranges, int count) {
@@ -230,6 +266,10 @@ void Exprs::gather(ExprId e, std::vector<ByteSet>& cuts, ByteSet& singles) const
         case Kind::JsonLow: singles = singles | kHexDigits | of_text("\\u"); return;
         case Kind::Number: singles = singles | kNumberBytes; return;
         case Kind::Pattern: pattern_cuts(pattern_states_[n->a], cuts, singles); return;
+        case Kind::Phrases: gather_phrases(*n, cuts, singles); return;
+        case Kind::Folded:
+            letter_maps_[n->c]->each(n->b, [&](const ByteSet& bytes, const LetterMap::Step&) { cuts.push_back(bytes); });
+            return;
         default: return;
     }
 }
@@ -608,6 +648,126 @@ std::optional<std::vector<std::string>> Exprs::texts(ExprId start, uint32_t limi
     return out;
 }
 
+// Of text in which certain phrases may not stand, and which is counted or no listed one: where that leaves room for some
+// more characters, those that stand in no phrase complete it.
+bool Exprs::covers_phrases(ExprId inner, ExprId phrases, uint32_t bytes, bool& ending) const {
+    constexpr uint32_t kRoom = 4;
+    const Node &n = nodes_[inner], &p = nodes_[phrases];
+    if (n.kind != Kind::And) return false;
+    const std::vector<ExprId> alone{phrases};
+    const std::vector<ExprId>& theirs = p.kind == Kind::And ? p.kids : alone;
+    if (!std::includes(n.kids.begin(), n.kids.end(), theirs.begin(), theirs.end())) return false;
+    static const ByteSet kContinuation = ByteSet::range(0x80, 0xBF);
+    const uint32_t node = nodes_[theirs[0]].b;
+    uint32_t left = automata_[nodes_[theirs[0]].c]->map().bytes_left(node);
+    ending = true;
+    for (ExprId kid : n.kids) {
+        if (std::binary_search(theirs.begin(), theirs.end(), kid)) continue;
+        for (uint32_t i = 0; i < left; ++i) {  // the rest of a character
+            const Node& rest = nodes_[kid];
+            if (rest.kind != Kind::Concat || nodes_[rest.a].kind != Kind::Bytes) return false;
+            ByteSet known;
+            if (i == 0) automata_[nodes_[theirs[0]].c]->map().each(node, [&](const ByteSet& b, const LetterMap::Step&) { known = known | b; });
+            else known = kContinuation;
+            if (!(byte_sets_[nodes_[rest.a].a] == known)) return false;
+            kid = rest.b;
+        }
+        const Node& ask = nodes_[kid];
+        const bool counted = ask.kind == Kind::Repeat && ask.a == any_char_id_;
+        const bool unlisted = ask.kind == Kind::Not && facts_[ask.a].max_bytes != kInfinite;
+        if ((!counted && !unlisted) || facts_[kid].free_bytes < saturating_add(bytes, kRoom)) return false;
+        ending = ending && facts_[kid].end_bytes >= bytes;
+    }
+    return true;
+}
+
+// An intersection with a repetition of bytes, as Grammar::lexeme makes it, by its two parts.
+ExprId Exprs::uncut(ExprId e, ExprId& cut) const {
+    cut = kAll;
+    const Node& n = nodes_[e];
+    if (n.kind != Kind::And || n.kids.size() != 2) return e;
+    for (size_t i = 0; i < 2; ++i) {
+        const Node& part = nodes_[n.kids[i]];
+        if (part.kind != Kind::Repeat || part.b != 0 || part.c != kInfinite || nodes_[part.a].kind != Kind::Bytes) continue;
+        cut = n.kids[i];
+        return n.kids[1 - i];
+    }
+    return e;
+}
+
+std::optional<PhrasePlace> Exprs::phrase_place(ExprId e, bool& json) const {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    ExprId cut = kAll;
+    const ExprId whole = uncut(e, cut);
+    json = nodes_[whole].kind == Kind::JsonBody;
+    const Node& n = json ? nodes_[nodes_[whole].a] : nodes_[whole];
+    if (n.kind != Kind::Phrases) return std::nullopt;
+    const ByteSet* alphabet = cut == kAll ? nullptr : &byte_sets_[nodes_[nodes_[cut].a].a];
+    // With these a character that was begun can end, and what waits for a character of a word can go on.
+    static const ByteSet kNeeded = ByteSet::range(0x80, 0xBF) | ByteSet::range('a', 'z');
+    if (alphabet && !kNeeded.within(*alphabet)) return std::nullopt;
+    return PhrasePlace{automata_[n.c].get(), n.a, n.b, alphabet};
+}
+
+ExprId Exprs::at_place(ExprId like, const PhrasePlace& place) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (place.dead()) return kEmpty;
+    ExprId cut = kAll;
+    const ExprId whole = uncut(like, cut);
+    const bool json = nodes_[whole].kind == Kind::JsonBody;
+    const uint32_t automaton = json ? nodes_[nodes_[whole].a].c : nodes_[whole].c;
+    const ExprId e = phrases_(automaton, place.state, place.node);
+    return and_({json ? body_(e) : e, cut});
+}
+
+ExprId Exprs::with_phrases_at_start(ExprId e) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    const ExprId start = at_start_(e);
+    return live_(start) ? start : e;
+}
+
+ExprId Exprs::at_start_(ExprId e) {
+    const Node& n = nodes_[e];
+    switch (n.kind) {
+        case Kind::Phrases: return n.b == LetterMap::kBoundary ? phrases_(n.c, PhraseAutomaton::kStart, n.b) : e;
+        case Kind::Folded: return n.b == LetterMap::kBoundary ? folded_(n.c, folded_languages_[n.c], n.b) : e;
+        case Kind::JsonBody: return body_(at_start_(n.a));
+        case Kind::Concat: return concat2(at_start_(n.a), n.b);
+        case Kind::And:
+        case Kind::Or: {
+            std::vector<ExprId> parts;
+            for (ExprId kid : n.kids) parts.push_back(at_start_(kid));
+            return n.kind == Kind::And ? and_(std::move(parts)) : or_(std::move(parts));
+        }
+        default: return e;
+    }
+}
+
+std::optional<ExprId> Exprs::body_without_phrases(ExprId e) {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    ExprId cut = kAll;
+    const Node* n = &nodes_[uncut(e, cut)];
+    if (n->kind == Kind::Or && n->kids.size() == 2) {  // names beside other keys
+        const bool first = nodes_[n->kids[0]].kind == Kind::JsonBody;
+        n = &nodes_[n->kids[first ? 0 : 1]];
+    }
+    if (n->kind != Kind::JsonBody || nodes_[n->a].kind != Kind::And) return std::nullopt;
+    std::vector<ExprId> phrases;
+    for (ExprId kid : nodes_[n->a].kids)
+        if (nodes_[kid].kind == Kind::Phrases) phrases.push_back(kid);
+    if (phrases.empty()) return std::nullopt;
+    const ExprId body = and_({body_(and_(std::move(phrases))), cut});
+    return body == e ? std::nullopt : std::optional(body);
+}
+
+// Characters that stand in no phrase go on without end, from wherever a phrase has begun.
+bool Exprs::is_only_phrases(ExprId e) const {
+    std::lock_guard<std::recursive_mutex> lock(mutex_);
+    const Node& n = nodes_[e];
+    if (n.kind != Kind::And) return n.kind == Kind::Phrases;
+    return std::all_of(n.kids.begin(), n.kids.end(), [&](ExprId kid) { return nodes_[kid].kind == Kind::Phrases; });
+}
+
 bool Exprs::is_free_string(ExprId e) const {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     const Node* n = &nodes_[e];
@@ -643,6 +803,7 @@ bool Exprs::covers(ExprId e, ExprId reference, uint32_t bytes, bool& ending) con
     if (a->kind != b->kind || a->kind < Kind::JsonBody || a->kind > Kind::JsonLow) return false;
     if (a->b != b->b || a->c != b->c || a->d != b->d) return false;
     ExprId inner = a->a, free = b->a;
+    if (is_only_phrases(free)) return covers_phrases(inner, free, std::max(bytes, 1u), ending);
     while (free != any_text_id_) {  // the rest of a character
         const Node &x = nodes_[inner], &y = nodes_[free];
         if (x.kind != Kind::Concat || y.kind != Kind::Concat || x.a != y.a) return false;
@@ -784,7 +945,9 @@ ByteSet Exprs::alphabet_(ExprId e) {
                 for (char c : sets_[n.a]->values[i]) out.add(static_cast<uint8_t>(c));
             break;
         case Kind::Number: out = kNumberBytes; break;
-        case Kind::Pattern: out = ByteSet::all(); break;
+        case Kind::Pattern:
+        case Kind::Phrases:
+        case Kind::Folded: out = ByteSet::all(); break;
         default:
             out = (alphabet_(n.a) & ByteSet::range(0x20, 255)) | kEscapes | kHexDigits;
             break;

@@ -365,7 +365,7 @@ void Grammar::derive_object(ObjectSpec& object) {
     derive_supply(object, unlisted);
     object.extra_keys = x.intersect({x.alternate(live_extras), unlisted});
     if (!x.live(object.extra_keys)) object.extra_keys = kEmpty;
-    object.extra_open = std::find(live_extras.begin(), live_extras.end(), x.any_text()) != live_extras.end();
+    object.extra_open = std::any_of(live_extras.begin(), live_extras.end(), [&](ExprId e) { return e == x.any_text() || x.is_only_phrases(e); });
     object.extra_count = object.extra_keys == kEmpty ? 0 : x.count_up_to(object.extra_keys, std::max(object.low, 1u));
     object.extra_cost = object.extra_keys == kEmpty ? kInfinite
                         : saturating_add(saturating_add(x.shortest_length(object.extra_keys), 4), cheapest);

@@ -140,6 +140,11 @@ public:
     void names(ExprId e, ExprId free, const NameState& state);
     bool groups(ExprId e, const CharGroups& state);
     bool run(ExprId e, const CharRun& run);
+    void phrases(ExprId e, const PhrasePlace& place, ExprId free, bool json, bool ends);
+    void begin_like(const LexemeMask& mask, bool ends);
+    void like(uint32_t node, ExprId e, ExprId other);
+    void phrases_like(uint32_t node, ExprId e, const PhrasePlace& place, ExprId other, const PhrasePlace& other_place, bool json);
+    LexemeMask take_like(const LexemeMask& mask);
     LexemeMask take() {
         out_.bits = row_.bits();
         return std::move(out_);
@@ -164,6 +169,7 @@ private:
     }
 
     void note_end(uint32_t node) {
+        if (!ends_) return;
         if (v_.has_children(node)) out_.exits.push_back(node);
         if (v_.has_tokens(node)) out_.closers.push_back(node);
     }
@@ -255,9 +261,144 @@ private:
     const Vocabulary& v_;
     const FreeText* base_ = nullptr;
     LexemeMask out_;
+    void gone(uint32_t node) {
+        v_.clear_tokens(node, v_.end(node), row_);
+        replaced_.push_back({node, v_.end(node)});
+    }
+    void replace(uint32_t node, ExprId e) {
+        gone(node);
+        own(v_, node, e, true);
+    }
+    void replace_end(uint32_t node, bool ends) {
+        replaced_.push_back({node, node + 1});
+        if (ends) note_end(node);
+    }
+
     Draft& row_ = draft();
     std::vector<uint8_t> path_;
+    bool ends_ = true;
+    std::vector<uint32_t> parted_;
+    std::vector<std::pair<uint32_t, uint32_t>> replaced_;  // nodes whose ends are not those of the other mask; ascending
 };
+
+void Walk::phrases(ExprId e, const PhrasePlace& start, ExprId free, bool json, bool ends) {
+    ends_ = ends;
+    if (json) begin_as_free();
+    struct Level {
+        uint32_t node;
+        PhrasePlace place;
+        ByteSet left;
+    };
+    std::vector<Level> levels{{0, start, v_.kid_bytes(0)}};
+    while (!levels.empty()) {
+        Level& level = levels.back();
+        uint8_t byte = 0;
+        if (!level.left.take_first(byte)) {
+            levels.pop_back();
+            continue;
+        }
+        const uint32_t child = v_.kid(level.node, byte);
+        if (json && byte < 0x20) continue;
+        if (json && (byte == '"' || byte == '\\')) {
+            const bool boundary = level.place.node == LetterMap::kBoundary;
+            if (boundary && byte == '\\') part(child, x_.step(x_.at_place(e, level.place), byte), x_.step(free, byte));
+            else if (boundary && !level.place.accepts()) drop(child, v_.end(child));
+            continue;
+        }
+        const PhrasePlace next = level.place.next(byte);
+        if (next.dead()) {
+            if (json) drop(child, v_.end(child));
+            continue;
+        }
+        if (!json) {
+            v_.set_tokens(child, row_);
+            if (next.accepts()) note_end(child);
+        }
+        if (v_.has_children(child)) levels.push_back({child, next, v_.kid_bytes(child)});
+    }
+}
+
+void Walk::begin_like(const LexemeMask& mask, bool ends) {
+    ends_ = ends;
+    if (mask.base) begin_as_free();
+    row_.add(mask.bits, mask.base ? base_->words.data() : nullptr);
+}
+
+// The subtree of a node that is reached with e by this lexeme, and with `other` by the one whose mask is known.
+void Walk::like(uint32_t node, ExprId e, ExprId other) {
+    constexpr int kFew = 4;
+    if (e == other) return;
+    const ByteSet kids = v_.kid_bytes(node);
+    if (kids.count() > kFew) x_.expansion(e), x_.expansion(other);
+    kids.each([&](uint8_t byte) {
+        const ExprId a = x_.step(e, byte), b = x_.step(other, byte);
+        const uint32_t child = v_.kid(node, byte);
+        if (a == b) {
+            if (a == kEpsilon && base_ && v_.has_children(child)) parted_.push_back(child);
+            return;
+        }
+        if (a == kEmpty) return gone(child);
+        if (b == kEmpty || a == kEpsilon || b == kEpsilon) return replace(child, a);
+        if (x_.nullable(a) != x_.nullable(b)) replace_end(child, x_.nullable(a));
+        bool ending = false;
+        if (x_.covers(a, b, v_.height(child), ending) && ending) return;
+        like(child, a, b);
+    });
+}
+
+void Walk::phrases_like(uint32_t node, ExprId e, const PhrasePlace& place, ExprId other, const PhrasePlace& other_place, bool json) {
+    v_.kid_bytes(node).each([&](uint8_t byte) {
+        const uint32_t child = v_.kid(node, byte);
+        if (json && (byte < 0x20 || byte == '"' || byte == '\\')) {
+            const auto after = [&](ExprId like, const PhrasePlace& at) {
+                return byte < 0x20 || at.node != LetterMap::kBoundary ? kEmpty : x_.step(x_.at_place(like, at), byte);
+            };
+            const ExprId a = after(e, place), b = after(other, other_place);
+            if (a == b) return;
+            if (a == kEmpty) gone(child);
+            else if (b == kEmpty || a == kEpsilon) replace(child, a);
+            else like(child, a, b);
+            return;
+        }
+        const PhrasePlace a = place.next(byte), b = other_place.next(byte);
+        if (a == b || (a.dead() && b.dead())) return;
+        if (a.dead()) return gone(child);
+        if (b.dead()) return replace(child, x_.at_place(e, a));
+        if (!json && a.accepts() != b.accepts()) replace_end(child, a.accepts());
+        phrases_like(child, e, a, other, b, json);
+    });
+}
+
+// What was found, in place of what the other mask has at the same nodes.
+LexemeMask Walk::take_like(const LexemeMask& mask) {
+    LexemeMask out = take();
+    const auto outside = [&](const std::vector<uint32_t>& nodes, std::vector<uint32_t>& own) {
+        std::vector<uint32_t> kept;
+        auto range = replaced_.begin();
+        for (uint32_t node : nodes) {
+            while (range != replaced_.end() && range->second <= node) ++range;
+            if (range == replaced_.end() || node < range->first) kept.push_back(node);
+        }
+        std::vector<uint32_t> both;
+        std::sort(own.begin(), own.end());
+        std::set_union(kept.begin(), kept.end(), own.begin(), own.end(), std::back_inserter(both));
+        own = std::move(both);
+    };
+    outside(mask.exits, out.exits);
+    outside(mask.closers, out.closers);
+    out.parted = std::move(parted_);
+    outside(mask.parted, out.parted);
+    if (!mask.base) return out;
+    std::vector<std::pair<uint32_t, uint32_t>> skips(mask.skips);
+    skips.insert(skips.end(), replaced_.begin(), replaced_.end());
+    std::sort(skips.begin(), skips.end());
+    out.skips.clear();
+    for (const auto& [from, to] : skips) {
+        if (!out.skips.empty() && from <= out.skips.back().second) out.skips.back().second = std::max(out.skips.back().second, to);
+        else out.skips.push_back({from, to});
+    }
+    return out;
+}
 
 // Differs from the free string only where a name ends, and where escapes may spell one.
 void Walk::names(ExprId e, ExprId free, const NameState& state) {
@@ -532,6 +673,27 @@ LexemeMask walk_difference(Exprs& x, const Vocabulary& v, ExprId e, ExprId free)
     Walk walk(x, v);
     walk.difference(e, free);
     return walk.take();
+}
+
+LexemeMask walk_phrases(Exprs& x, const Vocabulary& v, ExprId e, const PhrasePlace& place, ExprId free, bool json, bool ends) {
+    Walk walk(x, v);
+    walk.phrases(e, place, free, json, ends);
+    return walk.take();
+}
+
+LexemeMask walk_like(Exprs& x, const Vocabulary& v, ExprId e, ExprId other, const LexemeMask& mask, bool ends) {
+    Walk walk(x, v);
+    walk.begin_like(mask, ends);
+    walk.like(0, e, other);
+    return walk.take_like(mask);
+}
+
+LexemeMask walk_phrases_like(Exprs& x, const Vocabulary& v, ExprId e, const PhrasePlace& place, ExprId other,
+                             const PhrasePlace& other_place, const LexemeMask& mask, bool json, bool ends) {
+    Walk walk(x, v);
+    walk.begin_like(mask, ends);
+    walk.phrases_like(0, e, place, other, other_place, json);
+    return walk.take_like(mask);
 }
 
 LexemeMask mask_of_texts(const Vocabulary& v, const std::vector<std::string_view>& texts) {

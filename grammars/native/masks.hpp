@@ -159,6 +159,13 @@ LexemeMask mask_of_names(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, E
 std::optional<LexemeMask> mask_of_run(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, const CharRun& run);
 // The same for groups of characters.
 std::optional<LexemeMask> mask_of_groups(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, const CharGroups& groups);
+// Texts without phrases, or (free: the state of the free JSON string) bodies of JSON strings with such a text, by their
+// automaton alone. ends: whether the mask tells where the lexeme may end.
+LexemeMask walk_phrases(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, const PhrasePlace& place, ExprId free, bool json, bool ends);
+// By the difference to the mask of another state, descending only where the two part. The same for phrases.
+LexemeMask walk_like(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, ExprId other, const LexemeMask& mask, bool ends);
+LexemeMask walk_phrases_like(Exprs& exprs, const Vocabulary& vocabulary, ExprId e, const PhrasePlace& place, ExprId other,
+                             const PhrasePlace& other_place, const LexemeMask& mask, bool json, bool ends);
 FreeText make_free_text(const Vocabulary& vocabulary);
 
 }  // namespace safegen

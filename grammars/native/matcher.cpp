@@ -13,16 +13,42 @@ Compiled::Compiled(std::shared_ptr<const Grammar> g, std::shared_ptr<const Vocab
     free_text = grammar->lexeme(grammar->exprs().json_body(grammar->exprs().any_text()));
 }
 
-std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
-    if (e == free_text) return nullptr;
-    if (auto known = lexemes.find(e)) return known;
+// States of automata of phrases are many, and most of their masks are alike: each is found by its difference to the one
+// where no phrase has begun.
+std::optional<LexemeMask> Compiled::mask_without_phrases(ExprId e, bool ends) {
     Exprs& x = grammar->exprs();
+    bool json = false;
+    if (const auto place = x.phrase_place(e, json); place && (!json || free_text != kEmpty)) {
+        const PhrasePlace start{place->automaton, PhraseAutomaton::kStart, LetterMap::kBoundary, place->alphabet};
+        const ExprId other = x.at_place(e, start);
+        if (e == other) return walk_phrases(x, *vocabulary, e, *place, free_text, json, ends);
+        return walk_phrases_like(x, *vocabulary, e, *place, other, start, *lexeme_mask(other, ends), json, ends);
+    }
+    const auto body = x.body_without_phrases(e);
+    const ExprId other = body ? *body : x.with_phrases_at_start(e);
+    if (other == e || other == free_text) return std::nullopt;
+    return walk_like(x, *vocabulary, e, other, *lexeme_mask(other, ends), ends);
+}
+
+std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e, bool ends) {
+    constexpr ExprId kEndless = 0x80000000u;
+    if (e == free_text) return nullptr;
+    Exprs& x = grammar->exprs();
+    if (!ends) {
+        bool json = true;
+        const bool text = x.has_bans() && ((x.phrase_place(e, json) && !json) || x.is_only_phrases(e));
+        ends = !text;
+    }
+    const ExprId key = ends ? e : e | kEndless;
+    if (auto known = lexemes.find(key)) return known;
     auto make = [&]() -> LexemeMask {
         constexpr size_t kFewTexts = 256;
         constexpr int kWide = 18;   // with fewer first bytes there is little to walk
         constexpr int kBroad = 90;  // with so many it is a string's
         if (const auto texts = x.finite(e, kFewTexts)) return mask_of_texts(*vocabulary, *texts);
         if (free_text == kEmpty) return walk_trie(x, *vocabulary, e);
+        if (x.has_bans())
+            if (auto mask = mask_without_phrases(e, ends)) return std::move(*mask);
         if (const auto names = x.name_state(e, kFewTexts)) return mask_of_names(x, *vocabulary, e, free_text, *names);
         const int num_first = x.expansion(e)->first.count();
         if (num_first >= kWide) {
@@ -34,7 +60,7 @@ std::shared_ptr<const LexemeMask> Compiled::lexeme_mask(ExprId e) {
         return num_first >= kBroad ? walk_difference(x, *vocabulary, e, free_text) : walk_trie(x, *vocabulary, e);
     };
     auto mask = std::make_shared<const LexemeMask>(make());
-    lexemes.put(e, mask);
+    lexemes.put(key, mask);
     return mask;
 }
 
@@ -201,7 +227,10 @@ void Matcher::draft_row(Position& at, Draft& row) const {
     std::vector<std::shared_ptr<const LexemeMask>> masks;
     const bool inside = !at.stopped && at.forced.empty();
     if (inside)
-        for (const Top& top : at.state.tops) masks.push_back(compiled_->lexeme_mask(top.expr));
+        for (const Top& top : at.state.tops) {
+            const bool last = top.frame->phase == Frame::Root && compiled_->grammar->margin == kEpsilon;  // nothing follows
+            masks.push_back(compiled_->lexeme_mask(top.expr, !last));
+        }
     const bool free = masks.size() == 1 && (!masks[0] || masks[0]->base);
     row.begin(v.words(), free ? compiled_->free().words.data() : nullptr);
     if (at.stopped || (at.forced.empty() && at.state.can_end))

@@ -93,7 +93,9 @@ struct Compiled {
     ForcedCache forced;
     CompletionCache completions;
     ExprId free_text;  // the free JSON string up to its closing quote
-    std::shared_ptr<const LexemeMask> lexeme_mask(ExprId e);  // null: the free text's
+    // null: the free text's. ends: whether it must tell where the lexeme may end.
+    std::shared_ptr<const LexemeMask> lexeme_mask(ExprId e, bool ends = true);
+    std::optional<LexemeMask> mask_without_phrases(ExprId e, bool ends);
     const FreeText& free() const { return vocabulary->free_text(); }
 };
 

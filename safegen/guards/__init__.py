@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from safegen.guards.invisible import InvisibleText
     from safegen.guards.language import Language
     from safegen.guards.length import MaxLength
+    from safegen.guards.never import Never
     from safegen.guards.pii import PII
     from safegen.guards.prompt_leak import SystemPromptLeak
     from safegen.guards.refusal import Refusal
@@ -35,6 +36,7 @@ GUARD_NAMES = frozenset(
         "InvisibleText",
         "Language",
         "MaxLength",
+        "Never",
         "PII",
         "PromptInjection",
         "Secrets",
@@ -60,6 +62,7 @@ _MODULE_OF = {
     "Language": "language",
     "Match": "base",
     "MaxLength": "length",
+    "Never": "never",
     "PII": "pii",
     "PromptInjection": "injection",
     "Refusal": "refusal",
@@ -89,6 +92,7 @@ __all__ = [
     "Language",
     "Match",
     "MaxLength",
+    "Never",
     "PromptInjection",
     "Refusal",
     "Replace",
@@ -143,6 +147,10 @@ def _module(name: str) -> Any:
             from safegen.guards import length
 
             return length
+        case "never":
+            from safegen.guards import never
+
+            return never
         case "prompt_leak":
             from safegen.guards import prompt_leak
 

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safegen.errors import RequestError
 from safegen.guards.audit import AuditRecord, Digests, JsonlSink, config_digest
@@ -21,6 +21,9 @@ from safegen.guards.refusal import Refusal
 from safegen.guards.registry import guard_from_dict
 from safegen.guards.running import Entry
 from safegen.guards.scopes import parse_scopes
+
+if TYPE_CHECKING:
+    from safegen.grammars.bans import Bans
 
 Sink = Callable[[tuple[AuditRecord, ...]], None]
 _SETTINGS = ("deadline_s", "max_retries", "on_block", "audit")
@@ -67,6 +70,13 @@ class Guards:
     def names(self) -> tuple[str, ...]:
         """Of the guards, as records call them."""
         return tuple(entry.name for entry in self.entries)
+
+    def bans(self) -> Bans | None:
+        """What decoding is held to; None where that is nothing."""
+        from safegen.grammars.bans import Ban, Bans
+
+        found = (guard.automaton("$") for guard in self.guards if "decoding" in guard.stages)
+        return Bans.of(ban for ban in found if isinstance(ban, Ban))
 
     def plus(self, added: Guards, *, as_set: bool) -> Guards:
         """This set with further guards behind its own. as_set: the settings are those of `added`."""
