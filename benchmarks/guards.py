@@ -5,15 +5,17 @@ how many rows of each source of `injection*.jsonl.gz` are blocked by the default
 message, all others as a user's). Secrets: recall on keys of 42 forms drawn from a seed, and findings in code and prose
 that hold none. Cost: CPU microseconds a guard takes for a text of the corpora and for a token of a stream, and
 (`cost_pct_b16`) the share of CPU decode time at batch 16 that all pattern guards together take with the default model
-(`benchmarks.common.guard_cost`): the greater one of whole answers and of streams. A peer that is not installed is named
+(`benchmarks.common.guard_cost`): the greater one of whole answers and of streams. Never: what 500 phrases cost to
+compile and in each mask, over two vocabularies (`benchmarks.common.never_walks`). A peer that is not installed is named
 as missing; `make bench-guard-peers` installs them for an interpreter of their own, which `--peers-python` (or
 SAFEGEN_GUARD_PEERS_PYTHON) names.
 
 Figures: `<file stem>.<type>.{precision,recall,f1}`, `injection.<source>.blocked_pct`, `injection.benign.blocked_pct`,
 `secrets.{recall,code_pct,prose_pct}`, `us_per_text.<guard>`, `us_per_token.<guard>`, `cost_pct_b16`,
-`cost_pct_b16.{whole,streamed}`, `peers.<peer>.<figure>`.
+`cost_pct_b16.{whole,streamed}`, `never.compile_ms_500` (of the slowest fold), `never.added_us_p50`,
+`never.added_us_p99.<kind>.<fold>.<vocabulary>` (and p50), `peers.<peer>.<figure>`.
 
-    python benchmarks/guards.py --out FILE.json [--data DIR] [--rows N] [--skip-cost] [--skip-peers]
+    python benchmarks/guards.py --out FILE.json [--data DIR] [--rows N] [--skip-cost] [--skip-peers] [--skip-never]
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from benchmarks.common import data_folder, environment, write_report
 from benchmarks.common.guard_corpora import BENIGN, PII_TYPES, Row, corpora, functions_of_code, secret_texts
 from benchmarks.common.guard_cost import measure_decoding
 from benchmarks.common.guard_peers import PEERS, PRESIDIO_TYPES, PeerAnswer, ask_peers
+from benchmarks.common.never_walks import SEED, banned_phrases, measure_never
 from safegen.guards.base import Guard, GuardView
 from safegen.guards.guards import Guards
 from safegen.guards.injection import PromptInjection
@@ -177,6 +180,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help="at most so many of each corpus, drawn from a seed; default all")
     parser.add_argument("--skip-cost", action="store_true", help="leave out decoding with the default model")
     parser.add_argument("--skip-peers", action="store_true")
+    parser.add_argument("--skip-never", action="store_true", help="leave out compiling and masks under bans")
     python = os.environ.get("SAFEGEN_GUARD_PEERS_PYTHON") or sys.executable
     parser.add_argument("--peers-python", default=python, help="interpreter that has the peers")
     return parser.parse_args()
@@ -196,7 +200,7 @@ def main() -> None:
         data=arguments.data.name,
         corpora=[stem for stem, _ in pii],
         clock="CPU time of the process",
-        seeds=[SEEDS.start, SEEDS.stop],
+        seeds=[SEEDS.start, SEEDS.stop, SEED],
         rows=arguments.rows or "all",
     )
     print(json.dumps(described, indent=2), flush=True)
@@ -207,6 +211,9 @@ def main() -> None:
         figures |= measure_peers(answers, pii, prose)
     if not arguments.skip_cost:
         figures |= measure_decoding()
+    if not arguments.skip_never:
+        texts = [row.text for _, rows in pii for row in rows[:40]] or functions_of_code()[:80]
+        figures |= measure_never(banned_phrases(arguments.data), texts)
     write_report(arguments.out, described, figures, [])
     for name, value in figures.items():
         print(f"{name:68} {value:10.3f}")

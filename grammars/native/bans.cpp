@@ -48,6 +48,12 @@ uint32_t LetterMap::letter_of(uint32_t code_point) const {
     return it->letter;
 }
 
+std::pair<const LetterMap::Range*, const LetterMap::Range*> LetterMap::ranges_within(uint32_t low, uint32_t high) const {
+    const auto first = std::partition_point(ranges_.begin(), ranges_.end(), [&](const Range& r) { return r.high < low; });
+    const auto last = std::partition_point(first, ranges_.end(), [&](const Range& r) { return r.low <= high; });
+    return {ranges_.data() + (first - ranges_.begin()), ranges_.data() + (last - ranges_.begin())};
+}
+
 // The node of 64 times `width` code points from `low` on, `level` continuation bytes before a character ends. Overlong
 // forms, surrogates and what lies beyond the last code point lead nowhere.
 uint32_t LetterMap::sub(uint32_t low, uint32_t width, int level) {
@@ -185,6 +191,13 @@ uint32_t PhraseAutomaton::next(uint32_t state, uint32_t code_point) const {
 bool PhraseAutomaton::live(uint32_t state, uint32_t node) const {
     const auto& letters = map_.letters_below(node);
     return std::any_of(letters.begin(), letters.end(), [&](uint32_t letter) { return step(state, letter) != kNowhere; });
+}
+
+bool PhraseAutomaton::any_live(uint32_t state, uint32_t low, uint32_t high) const {
+    const auto [first, last] = map_.ranges_within(low, high);
+    return std::any_of(first, last, [&](const LetterMap::Range& range) {
+        return any_scalar(std::max(low, range.low), std::min(high, range.high)) && step(state, range.letter) != kNowhere;
+    });
 }
 
 uint32_t PhraseAutomaton::step(uint32_t state, uint32_t letter) const {

@@ -52,6 +52,8 @@ public:
     uint32_t nothing() const { return nothing_; }  // the letter that folds to the empty text
     const CodePoints& text(uint32_t letter) const { return letters_[letter]; }
     uint32_t letter_of(uint32_t code_point) const;
+    // Those that code points from low to high lie in, each of one letter.
+    std::pair<const Range*, const Range*> ranges_within(uint32_t low, uint32_t high) const;
     uint32_t num_letters() const { return static_cast<uint32_t>(letters_.size()); }
 
 private:
@@ -82,6 +84,7 @@ public:
     static constexpr uint32_t kStart = 0;
     uint32_t step(uint32_t state, uint32_t letter) const;  // kNowhere: a phrase would stand there
     bool live(uint32_t state, uint32_t node) const;        // some letter below the node leads on
+    bool any_live(uint32_t state, uint32_t low, uint32_t high) const;  // some code point from low to high does
     bool accepts(uint32_t state) const { return !word_ || !hit_[state]; }  // the text may end here
     const LetterMap& map() const { return map_; }
 

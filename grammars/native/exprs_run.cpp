@@ -212,6 +212,7 @@ bool Exprs::any_sequence_live(ExprId e, const std::pair<uint8_t, uint8_t>* range
 
 bool Exprs::any_char_live(ExprId e, uint32_t low, uint32_t high) {
     if (low < 0x80 && facts_[e].free_bytes > 0 && facts_[e].close_bytes != kInfinite) return true;
+    if (const Node& n = nodes_[e]; n.kind == Kind::Phrases && n.b == LetterMap::kBoundary) return automata_[n.c]->any_live(n.a, low, high);
     for (const auto& sequence : utf8_sequences(low, high))
         if (any_sequence_live(e, sequence.data(), static_cast<int>(sequence.size()))) return true;
     return false;
@@ -379,6 +380,8 @@ bool Exprs::live_(ExprId e) {
         live = live_(nodes_[e].a);  // whatever the text is, JSON spells it: the escapes need not be looked through
     } else if (nodes_[e].kind == Kind::JsonEscape) {
         live = goes_on(nodes_[e].a);
+    } else if (nodes_[e].kind == Kind::JsonHex || nodes_[e].kind == Kind::JsonLow) {
+        live = true;  // they are made where a character that is spelled so goes on
     } else if (nodes_[e].kind == Kind::And) {
         const auto known = live_at_once(e);
         if (!known) return search(e, Find::Any);
@@ -732,6 +735,8 @@ ExprId Exprs::at_start_(ExprId e) {
         case Kind::Phrases: return n.b == LetterMap::kBoundary ? phrases_(n.c, PhraseAutomaton::kStart, n.b) : e;
         case Kind::Folded: return n.b == LetterMap::kBoundary ? folded_(n.c, folded_languages_[n.c], n.b) : e;
         case Kind::JsonBody: return body_(at_start_(n.a));
+        case Kind::JsonEscape: return escape_(at_start_(n.a));
+        case Kind::JsonHex: return hex_(at_start_(n.a), n.b, n.c);
         case Kind::Concat: return concat2(at_start_(n.a), n.b);
         case Kind::And:
         case Kind::Or: {
@@ -945,9 +950,9 @@ ByteSet Exprs::alphabet_(ExprId e) {
                 for (char c : sets_[n.a]->values[i]) out.add(static_cast<uint8_t>(c));
             break;
         case Kind::Number: out = kNumberBytes; break;
-        case Kind::Pattern:
+        case Kind::Pattern: out = ByteSet::all(); break;
         case Kind::Phrases:
-        case Kind::Folded: out = ByteSet::all(); break;
+        case Kind::Folded: out = alphabet_(any_text_id_); break;
         default:
             out = (alphabet_(n.a) & ByteSet::range(0x20, 255)) | kEscapes | kHexDigits;
             break;

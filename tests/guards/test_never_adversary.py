@@ -1,8 +1,8 @@
 """The worst model there is: it always picks the legal token that brings a banned phrase nearest.
 
-Over the vocabularies of three real tokenizers, in free text and in JSON, under every fold, no answer holds a ban. The
-small slice runs always; SAFEGEN_FULL=1 takes 500 phrases and 100,000 tokens. Then bans meet random schemas: each state
-has a legal token, each finished answer validates and holds no ban once it is decoded.
+Over the vocabularies of three real tokenizers, in free text and in JSON, under every fold, no answer holds a ban. A
+small slice runs always; SAFEGEN_FULL=1 takes 500 phrases and 100,000 tokens of each kind. Then bans meet random
+schemas: each state has a legal token, each finished answer validates and holds no ban once it is decoded.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ def test_no_adversary_says_what_is_banned(kind: str, name: str, fold: Any, reque
     program = compile_type(spec, bans=Bans.of([guard.ban])).program
     assert program is not None
     rows, adversary = MaskRows.allocate(1, known.size), Adversary(known, phrases, fold, rng)
-    for _ in range(70 if IS_FULL else 1):
+    num_tokens = 0
+    while num_tokens < (8_400 if IS_FULL else 40):  # 12 of each kind: 100,800
         constraint = NativeConstraint(program, known)
         constraint.advance(known.native.longest_match(b"" if spec is None else b'{"k":"'))
         for _ in range(60 if IS_FULL else 40):
@@ -150,6 +151,7 @@ def test_no_adversary_says_what_is_banned(kind: str, name: str, fold: Any, reque
                 assert constraint.is_complete()
                 break
             constraint.advance([adversary.pick(row)])
+            num_tokens += 1
         constraint.advance(constraint.shortest_completion())
         text = constraint.text().decode()
         held = holds_ban(text, phrases, fold) if spec is None else json_holds_ban(text, phrases, fold)
