@@ -116,6 +116,10 @@ struct PhrasePlace {
         const bool live = step.node != kNowhere && automaton->live(state, step.node);
         return {automaton, live ? state : kNowhere, live ? step.node : LetterMap::kBoundary, alphabet};
     }
+    // Behind a whole character that is spelled in another alphabet; from between characters.
+    PhrasePlace after(uint32_t code_point) const {
+        return {automaton, automaton->step(state, automaton->map().letter_of(code_point)), LetterMap::kBoundary, alphabet};
+    }
     bool operator==(const PhrasePlace&) const = default;
 };
 

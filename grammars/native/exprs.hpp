@@ -270,6 +270,7 @@ private:
     const Expansion* expand_locked(ExprId e);
     bool live_(ExprId e);
     std::optional<bool> live_at_once(ExprId e);
+    ExprId spelled_otherwise(ExprId e) const;
     uint32_t brief_length(ExprId e);
     ByteSet needed_(ExprId e);
     ExprId lazy_step(ExprId e, uint8_t byte);

@@ -382,6 +382,8 @@ bool Exprs::live_(ExprId e) {
         live = goes_on(nodes_[e].a);
     } else if (nodes_[e].kind == Kind::JsonHex || nodes_[e].kind == Kind::JsonLow) {
         live = true;  // they are made where a character that is spelled so goes on
+    } else if (const ExprId whole = spelled_otherwise(e); whole != e) {
+        live = live_(whole);
     } else if (nodes_[e].kind == Kind::And) {
         const auto known = live_at_once(e);
         if (!known) return search(e, Find::Any);
@@ -392,6 +394,16 @@ bool Exprs::live_(ExprId e) {
     live_memo_[e] = live ? Live::Yes : Live::No;
     if (!live) distance_[e] = kInfinite;
     return live;
+}
+
+// A JSON string that is cut to an alphabet which spells every character by escapes, and goes on with those begun: the
+// string itself, which has a text when and only when the cut has.
+ExprId Exprs::spelled_otherwise(ExprId e) const {
+    static const ByteSet kSpelling = kEscapes | kHexDigits | ByteSet::range(0x80, 0xBF);
+    ExprId cut = kAll;
+    const ExprId whole = uncut(e, cut);
+    const bool string = nodes_[whole].kind >= Kind::JsonBody && nodes_[whole].kind <= Kind::JsonLow;
+    return cut != kAll && string && kSpelling.within(byte_sets_[nodes_[nodes_[cut].a].a]) ? whole : e;
 }
 
 // What is seen of an intersection without a search: that no part has a byte which another one cannot do without, or that

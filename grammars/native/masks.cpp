@@ -124,6 +124,12 @@ Bits Draft::bits() const {
 
 namespace {
 
+int hex_digit(uint8_t byte) {
+    if (byte >= '0' && byte <= '9') return byte - '0';
+    const int letter = (byte | 0x20) - 'a';
+    return letter >= 0 && letter < 6 ? letter + 10 : -1;
+}
+
 class Walk {
 public:
     Walk(Exprs& exprs, const Vocabulary& vocabulary) : x_(exprs), v_(vocabulary) { row_.begin(v_.words(), nullptr); }
@@ -143,7 +149,15 @@ public:
     void phrases(ExprId e, const PhrasePlace& place, ExprId free, bool json, bool ends);
     void begin_like(const LexemeMask& mask, bool ends);
     void like(uint32_t node, ExprId e, ExprId other);
-    void phrases_like(uint32_t node, ExprId e, const PhrasePlace& place, ExprId other, const PhrasePlace& other_place, bool json);
+    // What the mask is wanted of, and what the known one is of.
+    struct Twin {
+        ExprId e;
+        PhrasePlace place;
+    };
+    void phrases_like(uint32_t node, const Twin& own, const Twin& other, bool json);
+    void settle(uint32_t child, const Twin& own, const Twin& other, bool json);
+    void escapes_like(uint32_t node, const Twin& own, const Twin& other);
+    void hex_like(uint32_t node, const Twin& own, const Twin& other, uint32_t digits, uint32_t value, uint32_t high);
     LexemeMask take_like(const LexemeMask& mask);
     LexemeMask take() {
         out_.bits = row_.bits();
@@ -346,26 +360,83 @@ void Walk::like(uint32_t node, ExprId e, ExprId other) {
     });
 }
 
-void Walk::phrases_like(uint32_t node, ExprId e, const PhrasePlace& place, ExprId other, const PhrasePlace& other_place, bool json) {
+void Walk::phrases_like(uint32_t node, const Twin& own, const Twin& other, bool json) {
     v_.kid_bytes(node).each([&](uint8_t byte) {
         const uint32_t child = v_.kid(node, byte);
-        if (json && (byte < 0x20 || byte == '"' || byte == '\\')) {
-            const auto after = [&](ExprId like, const PhrasePlace& at) {
-                return byte < 0x20 || at.node != LetterMap::kBoundary ? kEmpty : x_.step(x_.at_place(like, at), byte);
-            };
-            const ExprId a = after(e, place), b = after(other, other_place);
-            if (a == b) return;
-            if (a == kEmpty) gone(child);
-            else if (b == kEmpty || a == kEpsilon) replace(child, a);
-            else like(child, a, b);
-            return;
+        if (json && byte < 0x20) return;
+        if (json && byte == '"') {
+            const bool ends = own.place.accepts();
+            if (ends == other.place.accepts()) return;
+            return ends ? replace(child, kEpsilon) : gone(child);
         }
-        const PhrasePlace a = place.next(byte), b = other_place.next(byte);
-        if (a == b || (a.dead() && b.dead())) return;
-        if (a.dead()) return gone(child);
-        if (b.dead()) return replace(child, x_.at_place(e, a));
-        if (!json && a.accepts() != b.accepts()) replace_end(child, a.accepts());
-        phrases_like(child, e, a, other, b, json);
+        if (json && byte == '\\') {  // legal between characters alone
+            if (own.place.node != LetterMap::kBoundary) return gone(child);
+            if (other.place.node == LetterMap::kBoundary) return escapes_like(child, own, other);
+            return replace(child, x_.step(x_.at_place(own.e, own.place), byte));
+        }
+        settle(child, {own.e, own.place.next(byte)}, {other.e, other.place.next(byte)}, json);
+    });
+}
+
+// A node that is reached by a byte or an escape.
+void Walk::settle(uint32_t child, const Twin& own, const Twin& other, bool json) {
+    const PhrasePlace &a = own.place, &b = other.place;
+    if (a == b || (a.dead() && b.dead())) return;
+    if (a.dead()) return gone(child);
+    if (b.dead()) return replace(child, x_.at_place(own.e, a));
+    if (!json && a.accepts() != b.accepts()) replace_end(child, a.accepts());
+    phrases_like(child, own, other, json);
+}
+
+// Behind a backslash. By the automaton, too: there are many places, and each would take expressions of its own for all
+// that an escape can be.
+void Walk::escapes_like(uint32_t node, const Twin& own, const Twin& other) {
+    static constexpr std::string_view kFrom = "\"\\/bfnrt", kTo = "\"\\/\b\f\n\r\t";
+    static const ByteSet kSpelling = ByteSet::range('0', '9') | ByteSet::range('A', 'F') | ByteSet::range('a', 'z') | ByteSet::of('/');
+    const PhrasePlace &a = own.place, &b = other.place;
+    if (a.alphabet && !kSpelling.within(*a.alphabet)) return like(node, x_.step(x_.at_place(own.e, a), '\\'), x_.step(x_.at_place(other.e, b), '\\'));
+    v_.kid_bytes(node).each([&](uint8_t byte) {
+        const uint32_t child = v_.kid(node, byte);
+        const size_t index = kFrom.find(static_cast<char>(byte));
+        if (byte == 'u') hex_like(child, own, other, 0, 0, 0);
+        else if (index != std::string_view::npos)
+            settle(child, {own.e, a.after(static_cast<uint8_t>(kTo[index]))}, {other.e, b.after(static_cast<uint8_t>(kTo[index]))}, true);
+    });
+}
+
+// Behind \u and some digits. high: the first half of a surrogate pair that was read, or 0.
+void Walk::hex_like(uint32_t node, const Twin& own, const Twin& other, uint32_t digits, uint32_t value, uint32_t high) {
+    const auto pairs = [](uint32_t surrogate) { return 0x10000 + ((surrogate - 0xD800) << 10); };
+    // Whether some character's spelling goes on with the digits low..last of a unit.
+    const auto live = [&](const PhrasePlace& place, uint32_t low, uint32_t last) {
+        const auto any = [&](uint32_t from, uint32_t to) { return from <= to && place.automaton->any_live(place.state, from, to); };
+        if (high) {
+            const uint32_t from = std::max(low, 0xDC00u), to = std::min(last, 0xDFFFu);
+            return from <= to && any(pairs(high) + from - 0xDC00, pairs(high) + to - 0xDC00);
+        }
+        const uint32_t from = std::max(low, 0xD800u), to = std::min(last, 0xDBFFu);
+        return any(low, last) || (from <= to && any(pairs(from), pairs(to) + 0x3FF));
+    };
+    v_.kid_bytes(node).each([&](uint8_t byte) {
+        const int digit = hex_digit(byte);
+        if (digit < 0) return;
+        const uint32_t child = v_.kid(node, byte), read = value * 16 + static_cast<uint32_t>(digit), shift = 4 * (3 - digits);
+        const bool a = live(own.place, read << shift, ((read + 1) << shift) - 1), b = live(other.place, read << shift, ((read + 1) << shift) - 1);
+        if (!a && !b) return;
+        if (!a) return gone(child);
+        if (!b) {
+            ExprId e = x_.at_place(own.e, own.place);
+            const std::string path = v_.path(child);
+            for (char c : path.substr(path.size() - (high ? 9 : 3) - digits)) e = x_.step(e, static_cast<uint8_t>(c));
+            return replace(child, e);
+        }
+        if (digits < 3) return hex_like(child, own, other, digits + 1, read, high);
+        if (high || read < 0xD800 || read > 0xDBFF) {
+            const uint32_t code_point = high ? pairs(high) + read - 0xDC00 : read;
+            return settle(child, {own.e, own.place.after(code_point)}, {other.e, other.place.after(code_point)}, true);
+        }
+        const uint32_t slash = v_.child(child, '\\'), unit = slash ? v_.child(slash, 'u') : 0;
+        if (unit) hex_like(unit, own, other, 0, 0, read);
     });
 }
 
@@ -692,7 +763,7 @@ LexemeMask walk_phrases_like(Exprs& x, const Vocabulary& v, ExprId e, const Phra
                              const PhrasePlace& other_place, const LexemeMask& mask, bool json, bool ends) {
     Walk walk(x, v);
     walk.begin_like(mask, ends);
-    walk.phrases_like(0, e, place, other, other_place, json);
+    walk.phrases_like(0, {e, place}, {other, other_place}, json);
     return walk.take_like(mask);
 }
 
