@@ -213,6 +213,8 @@ class Program:
     ]:
         """Where text stops being the beginning of an answer, and what could have stood there: see
         safegen.grammars.frontier, which gives the parts names."""
+    def fullness(self) -> float:
+        """The largest share of a limit (states, memory, expressions) that is used up, 0 to 1; it grows with use."""
     def memory_bytes(self) -> int: ...
 
 class Vocabulary:

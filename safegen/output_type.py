@@ -68,7 +68,8 @@ class OutputType(Generic[T]):
     the wire format; a control token that stands in one of them counts as its text. think: of a Think. fsm: of a
     Regex(fsm=True), what the decoder is held to in place of program. answer_kind: of the answer without its reasoning.
     tool_format: of Tools. schema_text: of JSON. source: what it was compiled from, and how JSON may be written.
-    text_program: of a Grammar under bans, what the decoder holds the whole text to beside program.
+    text_program: of a Grammar under bans, what the decoder holds the whole text to beside program. worn_at: fullness of
+    the programs from which on new answers get programs of their own.
     """
 
     kind: Kind
@@ -87,12 +88,18 @@ class OutputType(Generic[T]):
     inner_kind: Kind | None = field(default=None, repr=False)
     source: Any = field(default=None, repr=False)
     text_program: Program | None = field(default=None, repr=False)
+    worn_at: float = field(default=1.0, repr=False)
     tool_format: ToolFormat | None = field(default=None, repr=False)
     schema_text: str | None = field(default=None, repr=False)
 
     @property
     def answer_kind(self) -> Kind:
         return self.kind if self.inner_kind is None else self.inner_kind
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether the programs have met so many states that they come near a limit: programs learn and never forget."""
+        return self.worn_at < _fullness(self)
 
     def read(self, text: str) -> T:
         """Parse and validate a finished text, independently of the decoder. Raises InvalidOutput with the reason."""
@@ -111,7 +118,7 @@ class TypeCache:
         """bans: what must not stand in the type's values, besides what a compiled type was held to before."""
         options: SchemaOptions | None = None
         if isinstance(spec, OutputType):
-            if bans is None:
+            if bans is None and not spec.is_worn:
                 return spec
             spec, options, bans = _source_of(spec, bans)
         # repr beside it: typing takes A | B and B | A for equal, and pydantic does not.
@@ -120,9 +127,10 @@ class TypeCache:
             key = (key, bans, options)
         try:
             with self._lock:
-                if key in self._types:
+                known = self._types.get(key)
+                if known is not None and not known.is_worn:
                     self._types.move_to_end(key)
-                    return self._types[key]
+                    return known
         except TypeError:  # unhashable, such as Annotated[...] with a list inside: compiled each time
             return compile_type(spec, self._limits, options, bans=bans)
         compiled = compile_type(spec, self._limits, options, bans=bans)
@@ -151,13 +159,20 @@ def compile_type(
         compiled = _compile_think(spec, limits, options, origins, bans)
     else:
         compiled = _compile(spec, limits, options, None, origins, bans)
-    return compiled if isinstance(spec, OutputType) else replace(compiled, source=(spec, options, bans))
+    if isinstance(spec, OutputType):
+        return compiled
+    return replace(compiled, source=(spec, options, bans), worn_at=(1 + _fullness(compiled)) / 2)
 
 
-def _source_of(compiled: OutputType[Any], bans: Bans) -> tuple[Any, SchemaOptions | None, Bans]:
-    """What a compiled type is compiled from again, so that further bans hold in it."""
+def _source_of(compiled: OutputType[Any], bans: Bans | None) -> tuple[Any, SchemaOptions | None, Bans | None]:
+    """What a compiled type is compiled from again, so that further bans hold in it, too."""
     spec, options, held = compiled.source
-    return spec, options, bans if held is None else held.plus(bans)
+    return spec, options, held if bans is None else bans if held is None else held.plus(bans)
+
+
+def _fullness(compiled: OutputType[Any]) -> float:
+    programs = (compiled.program, compiled.text_program)
+    return max((program.fullness() for program in programs if program is not None), default=0.0)
 
 
 def _compile(

@@ -288,6 +288,7 @@ void bind_grammars(nb::module_& m) {
                  }
                  return frontier_of(found);
              }, "text"_a)
+        .def("fullness", [](const Program& p) { return p.grammar().exprs().fullness(); })
         .def("memory_bytes", &Program::memory_bytes);
 
     nb::class_<Predicate>(m, "Predicate")

@@ -97,9 +97,17 @@ ExprId Exprs::intern(Node&& node) {
     distance_.push_back(meta(id).nullable ? 0 : kUnknownDistance);
     step_.push_back(0);
     nodes_.push_back(std::move(node));
+    num_nodes_.store(nodes_.size(), std::memory_order_relaxed);
     hashes_.push_back(hash);
     if (id != kEmpty) slots_[slot] = id;
     return id;
+}
+
+double Exprs::fullness() const {
+    const auto states = static_cast<double>(options_.max_states);
+    const double memory = static_cast<double>(memory_bytes()) / (states * kBytesPerState);
+    const double nodes = static_cast<double>(num_nodes_.load(std::memory_order_relaxed)) / kMaxNodes;
+    return std::max({memory, nodes, static_cast<double>(num_states()) / states});
 }
 
 bool Exprs::nullable_of(const Node& n) const {

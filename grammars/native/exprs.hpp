@@ -186,6 +186,7 @@ public:
     ByteSet alphabet(ExprId e);                 // bytes that can occur at all
     size_t num_states() const { return num_raws_.load(std::memory_order_relaxed); }
     size_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
+    double fullness() const;                    // the largest share of a limit that is used up, 0 to 1
     const Options& options() const { return options_; }
     void lift_deadline() { has_deadline_ = false; }  // the program is built
 
@@ -300,7 +301,7 @@ private:
     std::vector<uint8_t> step_;       // first byte of a shortest accepted text
     std::unordered_set<ExprId> settled_, guessed_;  // states whose step is the first among equals; whose distance is a greedy search's
     std::vector<std::unique_ptr<const Raw>> raws_;  // by id; as far as asked for
-    std::atomic<size_t> num_raws_{0};
+    std::atomic<size_t> num_raws_{0}, num_nodes_{0};
     std::unordered_map<ExprId, ByteSet> alphabets_, needed_memo_;
     StableVector<ByteSet> byte_sets_;
     std::vector<std::unique_ptr<StringSet>> sets_;

@@ -1,7 +1,8 @@
 """A canary: a random word that stands in the prompt and must never come out. If it does, the prompt is leaking.
 
 The word is found in any case, with invisible or look-alike characters, spelled backwards, in rot13, hexadecimal and
-base64 (at each of the three alignments).
+base64 (at each of the three alignments). It is a check of what was said, not a ban on saying it: a model that could
+not write the word would leak the rest of the prompt unseen.
 """
 
 from __future__ import annotations
