@@ -646,16 +646,17 @@ void Machine::hash_frame(const Frame& f) const {
     h.mix((static_cast<uint64_t>(f.phase) << 48) | (static_cast<uint64_t>(f.nesting) << 32) | f.node);
     h.mix((static_cast<uint64_t>(f.index) << 32) | count);
     h.mix(f.value);
+    // Lengths come before what they count, or two frames could spell the same row of numbers.
     for (uint16_t c : f.counts) h.mix(c);
+    h.mix(f.seen ? 1 + f.seen->extras.size() : 0);
     if (f.seen) {
         for (const std::string& key : f.seen->extras) h.mix(key);
-        h.mix(f.seen->extras.size());
+        h.mix(f.seen->declared.size());
         for (uint64_t word : f.seen->declared) h.mix(word);
     }
-    if (f.items) {
+    h.mix(f.items ? 1 + f.items->size() : 0);
+    if (f.items)
         for (const std::string& form : *f.items) h.mix(form);
-        h.mix(f.items->size());
-    }
     Hash128 parents;
     parents.a = parents.b = 0;
     for (const FramePtr& parent : f.parents) {  // a set: order does not matter

@@ -101,3 +101,28 @@ def test_one_language_written_in_two_ways_is_completed_alike(first: str, second:
     assert rest is not None
     one, other = json.loads(text_of(rest))
     assert one == other
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        ('"":0', '"b":0'),
+        ('"":0,"b":0', '"b":0,"a":0'),
+        ('"":0', '"a":0'),
+        ('"\\u0001":0', '"b":0'),
+    ],
+)
+def test_objects_that_hold_other_keys_are_other_states(members: tuple[str, str]) -> None:
+    """An empty unlisted key and a listed one once looked alike to what is kept by state."""
+    schema = {"type": "object", "required": ["b"], "properties": {"a": {}}}
+    program = compile_json_schema(schema, SchemaOptions("compact", "any", "any")).program
+    for text in ("{" + member for member in members):
+        fresh = compile_json_schema(schema, SchemaOptions("compact", "any", "any")).program
+        shared, own = (NativeConstraint(each, VOCABULARY) for each in (program, fresh))
+        rows = [MaskRows.allocate(1, VOCABULARY.size) for _ in range(2)]
+        for constraint, row in ((shared, rows[0]), (own, rows[1])):
+            constraint.advance(tuple(text.encode()))
+            constraint.fill((), row)
+        assert shared.shortest_completion() == own.shortest_completion(), text
+        assert (rows[0].words == rows[1].words).all(), text
+        assert shared.forced() == own.forced(), text
