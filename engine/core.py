@@ -40,7 +40,7 @@ from safegen.engine.request import Event, FinishReason, Request, TokensEvent
 from safegen.engine.scheduler import Scheduler
 from safegen.engine.sequence import RequestContext, Sequence
 from safegen.engine.speculate.speculator import Speculator
-from safegen.engine.stats import EngineStats
+from safegen.engine.stats import EngineStats, RateWindow
 from safegen.engine.step import Sampled, SpanOutcome, StepMasks, StepOutcome, StepPlan, build_batch, row_error
 from safegen.errors import EngineError, RequestError
 from safegen.grammars.constraint import BatchFill, MaskRows
@@ -79,6 +79,8 @@ class EngineCore:
         self._cancelled: dict[str, Exception | None] = {}
         self._num_arrived = self._num_steps = self._num_computed = self._num_output = 0
         self._num_retracts = self._num_retracted = 0
+        self._forward_s = self._mask_s = 0.0
+        self._rate = RateWindow(clock)
 
     def _fresh_scheduler(self) -> Scheduler:
         config = self.config
@@ -161,15 +163,25 @@ class EngineCore:
             drafted_tokens=self._speculator.num_drafted,
             accepted_tokens=self._speculator.num_accepted,
             by_drafter=self._speculator.counts(),
+            forward_s=self._forward_s,
+            mask_s=self._mask_s,
+            tokens_per_s=self._rate.per_second(),
+            finished=dict(self._ledger.meter.finished),
+            prompt_tokens=self._ledger.meter.prompt_tokens,
+            cached_tokens=self._ledger.meter.cached_tokens,
+            latency=self._ledger.meter.latency(),
         )
 
     # --- the step -------------------------------------------------------------------------------------------------
 
     def step(self) -> list[Event]:
         """One step. Returns its events in order of service; raises only on a fault of the engine itself."""
+        num_before = self._num_output
         self._admit()
         if self.scheduler.running or self.scheduler.waiting:
             self._compute()
+        if self._num_output > num_before:
+            self._rate.add(self._num_output - num_before)
         return self._take_events()
 
     def _compute(self) -> None:
@@ -244,15 +256,19 @@ class EngineCore:
         draws = ahead.draws_for(plan, num_steps, self._masks.vocab_size)
         started_s = self._clock()
         drawn, logits = self._ahead.forward(batch, draws)
-        self._ahead.note(plan, len(drawn) + 1, self._clock() - started_s)
+        self._forwarded(plan, len(drawn) + 1, self._clock() - started_s)
         return drawn, logits
+
+    def _forwarded(self, plan: StepPlan, num_steps: int, seconds: float) -> None:
+        self._forward_s += seconds
+        self._ahead.note(plan, num_steps, seconds)
 
     def _launch(self, plan: StepPlan, masks: StepMasks | None) -> NDArray[np.float32]:
         self._copy_blocks(plan)
         batch = build_batch(plan, self.config.block_size)
         started_s = self._clock()
         logits = self._backend.forward(batch, None if masks is None else masks.for_forward(plan))
-        self._ahead.note(plan, 1, self._clock() - started_s)
+        self._forwarded(plan, 1, self._clock() - started_s)
         num_rows = len(batch.sampled_rows)
         if logits.ndim != 2 or logits.shape[0] != num_rows or logits.shape[1] < len(self._token_bytes):
             raise EngineError(f"the backend gave logits of shape {logits.shape} for {num_rows} rows")
@@ -294,7 +310,9 @@ class EngineCore:
             masks.place[sequence] = first_row
         except Exception as exc:
             masks.failed[sequence] = exc
-        sequence.mask_s += self._clock() - started_s
+        seconds = self._clock() - started_s
+        sequence.mask_s += seconds
+        self._mask_s += seconds
 
     def _fill_together(
         self, fill: BatchFill, members: list[tuple[Sequence, tuple[int, ...], int]], masks: StepMasks
@@ -307,7 +325,9 @@ class EngineCore:
             self._masks,
             [row for _, _, row in members],
         )
-        seconds_each = (self._clock() - started_s) / len(members)
+        seconds = self._clock() - started_s
+        self._mask_s += seconds
+        seconds_each = seconds / len(members)
         for (sequence, draft, first_row), fault in zip(members, faults, strict=True):
             sequence.mask_s += seconds_each
             if fault is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from safegen.engine.commit import Ending
 from safegen.engine.request import FinishedEvent, FinishReason, Timings, Usage
 from safegen.engine.sequence import Sequence
+from safegen.engine.stats import SequenceMeter
 
 
 class Ledger:
@@ -20,6 +21,7 @@ class Ledger:
         self._clock = clock
         self._open: dict[str, dict[int, Sequence]] = {}
         self.num_finished = 0
+        self.meter = SequenceMeter()
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._open
@@ -56,6 +58,7 @@ class Ledger:
             self._open.pop(request_id, None)
         self.num_finished += len(indexes)
         usage, timings = _usage(sequence), self._timings(sequence)
+        self.meter.ended(indexes, reason, usage, timings)
         return [
             FinishedEvent(
                 request_id=request_id,

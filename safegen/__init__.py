@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from safegen.jobs.report import JobReport
     from safegen.limits import Limits
     from safegen.llm import LLM
+    from safegen.observe.stats import Stats
     from safegen.output_type import OutputType
     from safegen.result import Result
     from safegen.speculation import Speculation
@@ -140,6 +141,7 @@ _MODULE_OF = {
     "Secrets": "guards",
     "SnapshotEvent": "events",
     "Speculation": "speculation",
+    "Stats": "observe.stats",
     "StreamEvent": "events",
     "SystemPromptLeak": "guards",
     "Think": "types",
@@ -215,6 +217,7 @@ __all__ = [
     "Secrets",
     "SnapshotEvent",
     "Speculation",
+    "Stats",
     "StreamEvent",
     "SystemPromptLeak",
     "Think",
@@ -282,6 +285,10 @@ def _module(name: str) -> Any:
             from safegen import llm
 
             return llm
+        case "observe.stats":
+            from safegen.observe import stats
+
+            return stats
         case "output_type":
             from safegen import output_type
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -16,6 +16,8 @@ from safegen.drive import Stop, drive_async, drive_batch
 from safegen.engine.request import SamplingParams
 from safegen.limits import Limits
 from safegen.loading import Device, Kernels, KvCacheDtype, LoadOptions, Quantization, load_runtime
+from safegen.observe.openmetrics import metrics_text
+from safegen.observe.stats import Stats, stats_of
 from safegen.output_type import OutputType
 from safegen.prompt import Prompt
 from safegen.result import Result
@@ -145,6 +147,17 @@ class AsyncLLM:
     async def compile(self, type: Any, *, guards: Any = None) -> OutputType[Any]:
         """Compile an output type once, for use in any number of calls. Raises SchemaError, GrammarError."""
         return await asyncio.to_thread(self._runtime.compile, type, guards)
+
+    def stats(self) -> Stats:
+        """What this LLM does and has done: queue, cache, rates, latencies, totals. Any thread; it disturbs nothing."""
+        return stats_of(self._runtime.engine_stats(), self._runtime.meter)
+
+    def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
+        """The same as OpenMetrics text, to be served as `safegen.observe.openmetrics.CONTENT_TYPE`.
+
+        labels: put on every sample, such as {"model": "small"}. Raises RequestError for a name that cannot be one.
+        """
+        return metrics_text(self._runtime.engine_stats(), self._runtime.meter, labels)
 
     async def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None:
         """Give everything back. Requests in flight end with status "cancelled"; drain=True finishes them first."""

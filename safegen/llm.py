@@ -7,7 +7,7 @@ waiting; `AsyncLLM` stands on the same two.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -15,6 +15,8 @@ from safegen.drive import drive, drive_batch
 from safegen.engine.request import SamplingParams
 from safegen.limits import Limits
 from safegen.loading import Device, Kernels, KvCacheDtype, LoadOptions, Quantization, load_runtime
+from safegen.observe.openmetrics import metrics_text
+from safegen.observe.stats import Stats, stats_of
 from safegen.output_type import OutputType
 from safegen.prompt import Prompt
 from safegen.result import Result
@@ -233,6 +235,17 @@ class LLM:
         """Compile an output type once, for use in any number of calls and threads. guards: whose `Never` it is held to,
         besides those of the LLM. Raises SchemaError, GrammarError."""
         return self._runtime.compile(type, guards)
+
+    def stats(self) -> Stats:
+        """What this LLM does and has done: queue, cache, rates, latencies, totals. Any thread; it disturbs nothing."""
+        return stats_of(self._runtime.engine_stats(), self._runtime.meter)
+
+    def metrics_text(self, labels: Mapping[str, str] | None = None) -> str:
+        """The same as OpenMetrics text, to be served as `safegen.observe.openmetrics.CONTENT_TYPE`.
+
+        labels: put on every sample, such as {"model": "small"}. Raises RequestError for a name that cannot be one.
+        """
+        return metrics_text(self._runtime.engine_stats(), self._runtime.meter, labels)
 
     def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None:
         """Give everything back. Requests in flight end with status "cancelled"; drain=True finishes them first."""

@@ -7,7 +7,8 @@ is the one place where a status is decided: `ok` only after the output type's in
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from safegen.engine.request import Event, FinishedEvent, Request, Timings, TokenLogprobs, TokensEvent, Usage
@@ -20,6 +21,9 @@ from safegen.think import ThinkStream
 
 if TYPE_CHECKING:
     from safegen.guards.session import GuardSession, SampleGuard
+
+_log = logging.getLogger(__name__)
+OnEnd = Callable[[Result[Any]], None]
 
 
 class Run:
@@ -43,6 +47,19 @@ class Run:
         ]
         self._session = session
         self._result: Result[Any] | None = None
+        self._on_end: OnEnd | None = None
+
+    def when_ended(self, on_end: OnEnd | None) -> bool:
+        """Whom to tell the Result, once; at once if there is one. None: nobody; True if somebody would have been."""
+        waited, self._on_end = self._on_end is not None, on_end
+        if self._result is not None:
+            self._tell(self._result)
+        return waited
+
+    def _tell(self, result: Result[Any]) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(result)
 
     @property
     def done(self) -> bool:
@@ -86,7 +103,20 @@ class Run:
             result = dataclasses.replace(first, alternatives=tuple(others)) if others else first
             self._result = result if self._session is None else self._session.conclude(result)
             shown.append(FinalEvent(self._result))
+            self._log_end(self._result)
+            self._tell(self._result)
         return shown
+
+    def _log_end(self, result: Result[Any]) -> None:
+        """Never the answer, nor an error's message, which may quote it."""
+        if _log.isEnabledFor(logging.DEBUG):
+            usage, timings, error = result.usage, result.timings, result.error
+            _log.debug(
+                "request %s ended: %s (%s), %d tokens, first after %.1f ms, all after %.1f ms, masks %.1f ms%s",
+                self.request.request_id, result.status, result.finish_reason, usage.completion_tokens,
+                timings.first_token_ms, timings.total_ms, timings.mask_ms,
+                "" if error is None else f", {type(error).__name__}",
+            )  # fmt: skip
 
 
 class _Sample:
@@ -200,6 +230,7 @@ class EndedRun(Run):
         self._samples = []
         self._session = None
         self._result = result
+        self._on_end = None
 
 
 def closed_event(request: Request, index: int, error: Exception) -> FinishedEvent:

@@ -9,6 +9,7 @@ under a lock). An engine that nobody refers to any more stops by itself, and so 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import uuid
@@ -26,6 +27,7 @@ from safegen.errors import (
 )
 from safegen.grammars.constraint import Constraint
 from safegen.limits import Limits
+from safegen.observe.meter import RequestMeter
 from safegen.output_type import OutputType, TypeCache
 from safegen.prompt import Prompt, chat_messages, plain_text, takes_tools
 from safegen.result import Result, failed
@@ -34,11 +36,13 @@ from safegen.sampling import check_options, has_guards, merge_sampling
 from safegen.speculation import OFF, Speculation, resolve_call
 
 if TYPE_CHECKING:
+    from safegen.engine.stats import EngineStats
     from safegen.grammars.disk_cache import DiskCache
     from safegen.grammars.vocabulary import Vocabulary
     from safegen.guards.guards import Guards
     from safegen.guards.session import GuardSession, SampleGuard
 
+_log = logging.getLogger(__name__)
 _SPACE_TOKENS = 8  # that a template may put after a start marker
 
 Work = Generator[tuple[Run, ...], None, Result[Any]]
@@ -50,6 +54,7 @@ class EngineLike(Protocol):
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None: ...
     def cancel(self, request_id: str) -> None: ...
     def close(self, *, drain: bool = False, timeout_s: float | None = 30.0) -> None: ...
+    def stats(self) -> EngineStats: ...
 
 
 class TokenizerLike(Protocol):
@@ -140,6 +145,7 @@ class Runtime:
         self._request_prefix = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
         self._closed = False
+        self.meter = RequestMeter()
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -186,6 +192,15 @@ class Runtime:
 
     def stream(self, prompt: Prompt, spec: Any, options: CallOptions) -> Run:
         """The run behind a stream; raises what `prepare` raises."""
+        try:
+            run = self._stream(prompt, spec, options)
+        except Exception as error:
+            self.meter.raised(error)
+            raise
+        run.when_ended(self.meter.answered)
+        return run
+
+    def _stream(self, prompt: Prompt, spec: Any, options: CallOptions) -> Run:
         guards = self.guards(options.guards)
         if guards is None:
             return self.start(self.prepare_stream(prompt, spec, options), snapshots=True)
@@ -196,6 +211,15 @@ class Runtime:
 
     def work(self, prompt: Prompt, spec: Any, options: CallOptions) -> Work:
         """The call as a generator of runs; raises what `prepare` raises, at the first step."""
+        try:
+            result = yield from self._work(prompt, spec, options)
+        except (Exception, GeneratorExit) as error:
+            self.meter.raised(error)
+            raise
+        self.meter.answered(result)
+        return result
+
+    def _work(self, prompt: Prompt, spec: Any, options: CallOptions) -> Work:
         guards = self.guards(options.guards)
         if guards is not None:
             from safegen.guarded import guarded_work
@@ -338,10 +362,35 @@ class Runtime:
     def submit(self, run: Run, on_event: Callable[[Event], None]) -> None:
         """Hand a run to the engine. Raises CapacityError, RequestError or EngineClosed."""
         self.check_open()
-        self._engine.submit(run.request, on_event)
+        request = run.request
+        self._engine.submit(request, on_event)
+        _log.debug(
+            "request %s submitted: %d prompt tokens, n=%d, max_tokens=%s, %s",
+            request.request_id, len(request.prompt_ids), request.params.n, request.params.max_tokens,
+            "constrained" if request.constraint is not None else "free text",
+        )  # fmt: skip
+
+    def submit_stream(self, run: Run, on_event: Callable[[Event], None]) -> None:
+        """`submit`, for a run that no work stands behind: what is refused here is counted here."""
+        try:
+            self.submit(run, on_event)
+        except Exception as error:
+            run.when_ended(None)
+            self.meter.raised(error)
+            raise
 
     def cancel(self, run: Run) -> None:
         self._engine.cancel(run.request.request_id)
+        _log.debug("request %s is to be cancelled", run.request.request_id)
+
+    def abandon(self, run: Run) -> None:
+        """As `cancel`, for a stream whose Result nobody will see."""
+        self.cancel(run)
+        if run.when_ended(None):
+            self.meter.ended("cancelled")
+
+    def engine_stats(self) -> EngineStats:
+        return self._engine.stats()
 
     def check_open(self) -> None:
         if self._closed:

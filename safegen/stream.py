@@ -44,9 +44,9 @@ class Stream(Iterator[StreamEvent], Generic[T]):
         if self._run.done:  # a guard stopped the prompt
             self._ready.append(FinalEvent(self._run.result))
         else:
-            self._runtime.submit(self._run, self._inbox.put)
+            self._runtime.submit_stream(self._run, self._inbox.put)
         self._process_id = os.getpid()
-        self._cancel = weakref.finalize(self, _cancel_unless_done, self._runtime, self._run)
+        self._cancel = weakref.finalize(self, _abandon_unless_done, self._runtime, self._run)
         return self
 
     def __exit__(
@@ -67,8 +67,8 @@ class Stream(Iterator[StreamEvent], Generic[T]):
             if self._process_id != os.getpid():
                 raise EngineClosed("this process was forked from the stream's, which goes on there alone")
             self._ready.extend(self._run.feed(self._inbox.get()))
-            if self._run.is_stopped:  # by guards, so that the rest is of no use
-                _cancel_unless_done(self._runtime, self._run)
+            if self._run.is_stopped and not self._run.done:  # by guards, so that the rest is of no use
+                self._runtime.cancel(self._run)
         return self._ready.popleft()
 
     def result(self) -> Result[T]:
@@ -99,8 +99,8 @@ class AsyncStream(AsyncIterator[StreamEvent], Generic[T]):
         if self._run.done:  # a guard stopped the prompt
             self._ready.append(FinalEvent(self._run.result))
         else:
-            self._runtime.submit(self._run, self._inbox.put)
-        self._cancel = weakref.finalize(self, _cancel_unless_done, self._runtime, self._run)
+            self._runtime.submit_stream(self._run, self._inbox.put)
+        self._cancel = weakref.finalize(self, _abandon_unless_done, self._runtime, self._run)
         return self
 
     async def __aexit__(
@@ -119,8 +119,8 @@ class AsyncStream(AsyncIterator[StreamEvent], Generic[T]):
             if self._run.done or not self._cancel.alive:
                 raise StopAsyncIteration
             self._ready.extend(await feed_async(self._run, await self._inbox.get()))
-            if self._run.is_stopped:  # by guards, so that the rest is of no use
-                _cancel_unless_done(self._runtime, self._run)
+            if self._run.is_stopped and not self._run.done:  # by guards, so that the rest is of no use
+                self._runtime.cancel(self._run)
         return self._ready.popleft()
 
     async def result(self) -> Result[T]:
@@ -132,6 +132,6 @@ class AsyncStream(AsyncIterator[StreamEvent], Generic[T]):
         return self._run.result
 
 
-def _cancel_unless_done(runtime: Runtime, run: Run) -> None:
+def _abandon_unless_done(runtime: Runtime, run: Run) -> None:
     if not run.done:
-        runtime.cancel(run)
+        runtime.abandon(run)
