@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from safegen.capacity.command import add_plan
 from safegen.errors import RequestError, SafegenError
 from safegen.jobs.command import add_job
 from safegen.types import Choice, JsonSchema, Regex
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_generate(commands.add_parser("generate", help="answer one prompt"))
     _add_check(commands.add_parser("check", help="show how an output type is handled; no model is needed"))
+    add_plan(commands.add_parser("plan", help="what a model needs on a device, and what it gives there"))
     _add_models(commands.add_parser("models", help="list local models, or pull one"))
     add_job(commands, _add_type_options, _spec)
     return parser

@@ -65,7 +65,8 @@ def load_model(
     config = checkpoint.config
     if max_position is not None:
         config = replace(config, max_position=min(max_position, config.max_position))
-    model, source = _build(checkpoint, config, ops, torch.device(device))
+    source = checkpoint.source()
+    model = build_model(checkpoint, config, source, ops, torch.device(device))
     _refuse_leftovers(source, config)
     if checkpoint.file is not None:
         checkpoint.file.drop_pages()
@@ -117,8 +118,11 @@ def _unknown_architecture(name: str, path: str, served: list[str]) -> ModelLoadE
     return ModelLoadError(f"unknown architecture {name!r}", path=path, hint=f"served are {', '.join(served)}")
 
 
-def _build(checkpoint: Checkpoint, config: ModelConfig, ops: Ops, device: torch.device) -> tuple[Model, WeightSource]:
-    source, family = checkpoint.source(), checkpoint.family
+def build_model(
+    checkpoint: Checkpoint, config: ModelConfig, source: WeightSource, ops: Ops, device: torch.device
+) -> Decoder:
+    """A decoder of that config, its tensors taken from the source, which need not be the checkpoint's own."""
+    family = checkpoint.family
     norm_offset = family.hf_norm_offset if checkpoint.file is None else 0.0
     rope = RopeTable(config.rope, config.max_position, device)
     local = rope if config.local_rope is None else RopeTable(config.local_rope, config.max_position, device)
@@ -132,8 +136,7 @@ def _build(checkpoint: Checkpoint, config: ModelConfig, ops: Ops, device: torch.
     head = embedding
     if not config.tie_embeddings:
         head = ops.prepare(source.weight("output.weight", matrix), vocabulary=True)
-    decoder = Decoder(config, ops, embedding, tuple(layers), Norm(norm.to(device), config.rms_norm_eps), Linear(head))
-    return decoder, source
+    return Decoder(config, ops, embedding, tuple(layers), Norm(norm.to(device), config.rms_norm_eps), Linear(head))
 
 
 def _refuse_leftovers(source: WeightSource, config: ModelConfig) -> None:
@@ -148,4 +151,4 @@ def _refuse_leftovers(source: WeightSource, config: ModelConfig) -> None:
         )
 
 
-__all__ = ["Checkpoint", "load_model", "open_checkpoint", "read_config"]
+__all__ = ["Checkpoint", "build_model", "load_model", "open_checkpoint", "read_config"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import get_args
+from typing import Any, get_args
 
 from safegen.engine.request import FinishReason
 from safegen.engine.stats import LATENCY_BOUNDS_MS, EngineStats, Latency
@@ -111,7 +111,7 @@ def _counter(name: str, text: str, value: float, unit: str | None = None) -> _Fa
     return _Family(name, "counter", text, [("_total", {}, value)], unit)
 
 
-def _counters(name: str, text: str, label: str, values: Mapping[str, float], unit: str | None = None) -> _Family:
+def _counters(name: str, text: str, label: str, values: Mapping[Any, float], unit: str | None = None) -> _Family:
     return _Family(name, "counter", text, [("_total", {label: key}, value) for key, value in values.items()], unit)
 
 

@@ -95,7 +95,6 @@ class Stats:
 
 def stats_of(engine: EngineStats, meter: RequestMeter) -> Stats:
     requests, guard_s = meter.taken()
-    latency = {name: Percentiles.of(engine.latency[name]) for name in ("queue", "first_token", "token", "total")}
     return Stats(
         running=engine.running,
         waiting=engine.waiting,
@@ -117,7 +116,10 @@ def stats_of(engine: EngineStats, meter: RequestMeter) -> Stats:
         mask_s=engine.mask_s,
         guard_s=guard_s,
         drafts=engine.by_drafter,
-        **{f"{name}_ms": percentiles for name, percentiles in latency.items()},
+        queue_ms=Percentiles.of(engine.latency["queue"]),
+        first_token_ms=Percentiles.of(engine.latency["first_token"]),
+        token_ms=Percentiles.of(engine.latency["token"]),
+        total_ms=Percentiles.of(engine.latency["total"]),
     )
 
 
