@@ -20,9 +20,7 @@ import asyncio
 import json
 import statistics
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.common import data_folder, environment, version, write_report
 from benchmarks.common.cpu_workload import DATA_FILE, DATA_LABEL, SCHEMA, decode_texts, json_texts, real_text
-from benchmarks.common.serving_trace import Arrival, Served, Slo, poisson_trace, trace_figures
+from safegen.load.replay import Asked, replay
+from safegen.load.trace import Arrival, Slo, poisson_trace, trace_figures
 
 SEED = 17
 LOADS = (0.25, 0.5, 0.75, 1.0)
 FREE_TOKENS, JSON_TOKENS = 64, 160
 LONG_PROMPT_WORDS = (60, 120, 180)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One entry of the workload. type: None is free text."""
-
-    prompt: str
-    type: Any
-    max_tokens: int
 
 
 def make_workload(data: Path, json_type: Any) -> list[Asked]:
@@ -58,28 +48,6 @@ def make_workload(data: Path, json_type: Any) -> list[Asked]:
         *(Asked(prompt, None, FREE_TOKENS) for prompt in free),
         *(Asked(prompt, json_type, JSON_TOKENS) for prompt in constrained),
     ]
-
-
-async def serve_one(llm: Any, asked: Asked, arrival: Arrival, start_s: float, salt: str) -> Served:
-    options: dict[str, Any] = {"max_tokens": asked.max_tokens, "show_schema": False, "cache_salt": salt}
-    await asyncio.sleep(max(0.0, start_s + arrival.at_s - time.perf_counter()))
-    sent_s, first_s = time.perf_counter() - start_s, None
-    async with llm.stream(asked.prompt, asked.type, **options) as events:
-        async for event in events:
-            if first_s is None and event.type == "delta":
-                first_s = time.perf_counter() - start_s
-        result = await events.result()
-    wanted = ("ok",) if asked.type is not None else ("ok", "truncated")
-    last_s, tokens = time.perf_counter() - start_s, result.usage.completion_tokens
-    return Served(arrival, sent_s, first_s, last_s, tokens, result.status in wanted)
-
-
-async def replay(llm: Any, workload: Sequence[Asked], trace: Sequence[Arrival], salt: str) -> list[Served]:
-    """salt: of the prefix cache. Requests of one replay share what they have in common, as users' requests do, but find
-    nothing that another replay of the same prompts left behind."""
-    start_s = time.perf_counter()
-    tasks = [serve_one(llm, workload[arrival.place], arrival, start_s, salt) for arrival in trace]
-    return list(await asyncio.gather(*tasks))
 
 
 async def measure(arguments: argparse.Namespace) -> tuple[dict[str, float], list[dict[str, Any]]]:

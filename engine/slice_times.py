@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -187,8 +188,8 @@ def _prompt(num_tokens: int) -> ForwardBatch:
 
 
 def _batch(
-    position: NDArray[np.int_],
-    slot: NDArray[np.int_],
+    position: NDArray[np.integer[Any]],
+    slot: NDArray[np.integer[Any]],
     query_start: Sequence[int],
     context_len: Sequence[int],
     table: NDArray[np.int32],

@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from safegen.async_llm import AsyncLLM
+    from safegen.capacity.planning import Plan, plan
     from safegen.checking import Finding, check, matches
     from safegen.engine.request import SamplingParams
     from safegen.errors import (
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
     from safegen.jobs.report import JobReport
     from safegen.limits import Limits
     from safegen.llm import LLM
+    from safegen.load.testing import LoadReport, load_test
+    from safegen.load.trace import Slo
     from safegen.observe.stats import Stats
     from safegen.output_type import OutputType
     from safegen.result import Result
@@ -119,12 +122,14 @@ _MODULE_OF = {
     "LLM": "llm",
     "Language": "guards",
     "Limits": "limits",
+    "LoadReport": "load.testing",
     "Match": "guards",
     "MaxLength": "guards",
     "Never": "guards",
     "ModelLoadError": "errors",
     "OutputType": "output_type",
     "PII": "guards",
+    "Plan": "capacity.planning",
     "PromptInjection": "guards",
     "QueueFull": "errors",
     "Refusal": "guards",
@@ -139,6 +144,7 @@ _MODULE_OF = {
     "SamplingParams": "engine.request",
     "SchemaError": "errors",
     "Secrets": "guards",
+    "Slo": "load.trace",
     "SnapshotEvent": "events",
     "Speculation": "speculation",
     "Stats": "observe.stats",
@@ -153,7 +159,9 @@ _MODULE_OF = {
     "UnsatisfiableSchema": "errors",
     "check": "checking",
     "explain": "explaining",
+    "load_test": "load.testing",
     "matches": "checking",
+    "plan": "capacity.planning",
 }
 
 __all__ = [
@@ -196,11 +204,13 @@ __all__ = [
     "JsonSchema",
     "Language",
     "Limits",
+    "LoadReport",
     "Match",
     "MaxLength",
     "ModelLoadError",
     "Never",
     "OutputType",
+    "Plan",
     "PromptInjection",
     "QueueFull",
     "Refusal",
@@ -215,6 +225,7 @@ __all__ = [
     "SamplingParams",
     "SchemaError",
     "Secrets",
+    "Slo",
     "SnapshotEvent",
     "Speculation",
     "Stats",
@@ -229,7 +240,9 @@ __all__ = [
     "UnsatisfiableSchema",
     "check",
     "explain",
+    "load_test",
     "matches",
+    "plan",
 ]
 
 
@@ -249,6 +262,10 @@ def _module(name: str) -> Any:
             from safegen import async_llm
 
             return async_llm
+        case "capacity.planning":
+            from safegen.capacity import planning
+
+            return planning
         case "checking":
             from safegen import checking
 
@@ -285,6 +302,14 @@ def _module(name: str) -> Any:
             from safegen import llm
 
             return llm
+        case "load.testing":
+            from safegen.load import testing
+
+            return testing
+        case "load.trace":
+            from safegen.load import trace
+
+            return trace
         case "observe.stats":
             from safegen.observe import stats
 

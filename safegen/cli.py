@@ -2,6 +2,10 @@
 
 Exit codes: 0 done; 1 the answer is not "ok", or a checked type is refused; 2 a mistake in the call (message on
 stderr, never a traceback); 3 rows of a job are not "ok"; 130 interrupted. The answer goes to stdout, everything else
+"""The command line: `safegen generate`, `check`, `plan`, `bench`, `models`.
+
+Exit codes: 0 done; 1 the answer is not "ok", a checked type is refused, a plan cannot be had or a promise not held; 2 a
+mistake in the call (message on stderr, never a traceback); 130 interrupted. The answer goes to stdout, everything else
 to stderr.
 """
 
@@ -17,6 +21,7 @@ from typing import Any
 from safegen.capacity.command import add_plan
 from safegen.errors import RequestError, SafegenError
 from safegen.jobs.command import add_job
+from safegen.load.command import add_bench
 from safegen.types import Choice, JsonSchema, Regex
 
 OK, NOT_OK, USER_MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -45,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(commands.add_parser("generate", help="answer one prompt"))
     _add_check(commands.add_parser("check", help="show how an output type is handled; no model is needed"))
     add_plan(commands.add_parser("plan", help="what a model needs on a device, and what it gives there"))
+    add_bench(commands.add_parser("bench", help="put a model under load, and hold it to a promise"))
     _add_models(commands.add_parser("models", help="list local models, or pull one"))
     add_job(commands, _add_type_options, _spec)
     return parser

@@ -307,6 +307,10 @@ class Runtime:
         begun = before.rstrip().endswith(think.start.encode())
         return ThinkConstraint(think.program, vocabulary, begun=begun, cache_bytes=cache_bytes)
 
+    def count_tokens(self, prompt: Prompt) -> int:
+        """How long a prompt is for the model, its chat template included. Raises RequestError for one that is not."""
+        return len(self._encode(prompt, None))
+
     def new_id(self) -> str:
         return f"{self._request_prefix}-{next(self._numbers)}"
 

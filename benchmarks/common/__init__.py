@@ -13,8 +13,10 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from safegen.load.trace import percentile
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,12 +62,6 @@ def clock_cost_ns() -> int:
     return int(statistics.median(differences))
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not pass (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)]
-
-
 def write_report(
     path: Path | None,
     environment: Mapping[str, object],
@@ -77,3 +73,6 @@ def write_report(
     path.parent.mkdir(parents=True, exist_ok=True)
     report = {"environment": environment, "figures": figures, "rows": list(rows)}
     path.write_text(json.dumps(report, indent=1, ensure_ascii=True) + "\n")
+
+
+__all__ = ["ROOT", "clock_cost_ns", "data_folder", "environment", "percentile", "version", "write_report"]

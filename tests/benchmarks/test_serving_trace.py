@@ -6,8 +6,8 @@ import statistics
 
 import pytest
 
-from benchmarks.common.serving_trace import Arrival, Served, Slo, poisson_trace, trace_figures
 from benchmarks.serving import load_names, median_figures
+from safegen.load.trace import Arrival, Served, Slo, poisson_trace, trace_figures
 
 
 def test_a_seed_fixes_the_trace_and_gaps_are_those_of_a_poisson_process() -> None:
