@@ -33,14 +33,11 @@ _FIGURES = {"tokens_per_s": "steady_tokens_per_s", "tpot_ms": "tpot_ms.p50", "tt
 def measure_round(arguments: argparse.Namespace, number: int) -> list[dict[str, Any]]:
     from safegen import LLM, load_test, plan
 
-    predicted = {}
-    for concurrency in arguments.concurrency:
-        made = plan(
-            arguments.model, prompt_tokens=arguments.prompt_tokens, output_tokens=arguments.output_tokens,
-            concurrency=concurrency,
-        )  # fmt: skip
-        assert made.chosen is not None
-        predicted[concurrency] = made.chosen
+    made = plan(
+        arguments.model, prompt_tokens=arguments.prompt_tokens, output_tokens=arguments.output_tokens,
+        concurrency=max(arguments.concurrency),
+    )  # fmt: skip
+    predicted = {point.concurrency: point for point in made.points}
     with LLM(arguments.model, speculation=False) as llm:
         report = load_test(
             llm, concurrency=arguments.concurrency, num_requests=arguments.requests,

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from safegen.capacity.devices import PUBLISHED, Device
 from safegen.capacity.serving import Traffic, roofline_batch, serve
 from safegen.capacity.steps import Bound, MeasuredSteps, RooflineSteps, StepTimes
-from safegen.errors import RequestError
+from safegen.errors import ModelLoadError, RequestError
 
 if TYPE_CHECKING:
     from safegen.capacity.memory import Fit
@@ -180,7 +181,6 @@ def plan(
     "rtx4090" are published figures. The target: see Target; all later arguments are those of `LLM`. Raises
     ModelLoadError and RequestError.
     """
-    from safegen.engine.locate import locate_model
     from safegen.engine.model_size import measure_model
     from safegen.engine.slice_times import measure_slice
 
@@ -191,10 +191,21 @@ def plan(
     if device not in DEVICES:
         raise RequestError(f"device={device!r} is unknown; choose {', '.join(DEVICES)}", field="device", value=device)
     options = Options(quantization, kv_cache_dtype, kv_cache_memory, block_size, max_num_batched_tokens)
-    path = locate_model(None if model is None else os.fspath(model))
+    path = _locate(model)
     size = measure_model(path, quantization, packed=device == "cpu")
     times = measure_slice(path, quantization, kv_cache_dtype) if device == "cpu" else None
     return plan_of(size, target, options, device=device, times=times)
+
+
+def _locate(model: str | os.PathLike[str] | None) -> Path:
+    from safegen.engine.locate import locate_model
+
+    try:
+        return locate_model(None if model is None else os.fspath(model))
+    except ModelLoadError:
+        if model is None or not (Path(model) / "config.json").is_file():
+            raise
+        return Path(model)  # its weights are not needed
 
 
 @dataclass(frozen=True, slots=True)
