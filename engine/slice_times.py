@@ -34,7 +34,7 @@ from safegen.kernels.quant import FLOAT_KINDS
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _HEAD_ROWS = (1, 8, 64)
-_SECONDS_EACH, _LEAST_TIMES = 0.4, 4  # after which a forward is not repeated
+_SECONDS_EACH, _LEAST_TIMES = 0.15, 3  # after which a forward is not repeated
 _PROMPT_TOKENS = 512
 _CONTEXT_SEQUENCES, _CONTEXT_TOKENS = 8, 512
 _BLOCK_SIZE = 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from safegen.capacity.planning import DEVICES, plan
 
@@ -32,6 +33,8 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    if arguments.device == "cpu":
+        print("measuring this CPU on a slice of the model", file=sys.stderr, flush=True)
     given = {name: getattr(arguments, name) for name in (*_INTEGERS, *_NUMBERS)}
     made = plan(
         arguments.model,

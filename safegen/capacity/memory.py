@@ -56,7 +56,7 @@ def fit(size: ModelSize, target: Target, options: Options, device_name: str, tim
         )
     return Fit(
         device, token_bytes, block_bytes, num_blocks, needed, max_concurrency, activation_bytes, problems, limit, knob,
-        _cache_knob(target, options, needed * block_bytes, left),
+        _cache_knob(target, options, needed * block_bytes, left, num_blocks * block_bytes),
     )  # fmt: skip
 
 
@@ -107,17 +107,18 @@ def _refusal(
     return (), None, ""
 
 
-def _cache_knob(target: Target, options: Options, request_bytes: int, left: int) -> str:
+def _cache_knob(target: Target, options: Options, request_bytes: int, left: int, cache_bytes: int) -> str:
     knobs = []
-    if target.concurrency is not None:
-        wanted = target.concurrency * request_bytes
-        if wanted <= left:
-            knobs.append(f"kv_cache_memory={wanted} holds {target.concurrency} requests")
-    elif left > 2 * request_bytes:
-        knobs.append(f"raise kv_cache_memory (a request takes {request_bytes:,} bytes, {left:,} are free)")
+    wanted = request_bytes * (target.concurrency or 0)
+    if cache_bytes < wanted <= left:
+        knobs.append(f"kv_cache_memory={wanted} holds {target.concurrency} requests")
+    elif target.concurrency is None and left - cache_bytes > request_bytes:
+        knobs.append(
+            f"raise kv_cache_memory (a request takes {request_bytes:,} bytes, {left - cache_bytes:,} are free)"
+        )
     if options.kv_cache_dtype != "int8":
         knobs.append("kv_cache_dtype='int8' nearly halves it")
-    knobs.append("shorter requests")
+    knobs.append("plan for shorter requests" if target.context is None else "plan for a shorter context")
     return "the cache is the limit: " + ", or ".join(knobs)
 
 
