@@ -116,10 +116,10 @@ def stats_of(engine: EngineStats, meter: RequestMeter) -> Stats:
         mask_s=engine.mask_s,
         guard_s=guard_s,
         drafts=engine.by_drafter,
-        queue_ms=Percentiles.of(engine.latency["queue"]),
-        first_token_ms=Percentiles.of(engine.latency["first_token"]),
-        token_ms=Percentiles.of(engine.latency["token"]),
-        total_ms=Percentiles.of(engine.latency["total"]),
+        queue_ms=Percentiles.of(engine.latency.get("queue", Latency())),
+        first_token_ms=Percentiles.of(engine.latency.get("first_token", Latency())),
+        token_ms=Percentiles.of(engine.latency.get("token", Latency())),
+        total_ms=Percentiles.of(engine.latency.get("total", Latency())),
     )
 
 
