@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
 
+from safegen.engine import faults
 from safegen.engine.backend import Backend
 from safegen.engine.config import EngineConfig
 from safegen.engine.core import EngineCore
@@ -168,7 +169,7 @@ class _Loop:
         try:
             return self.core.step()
         except Exception as exc:
-            _log.exception("fault in the engine's step; all requests in flight end with an error")
+            _log.error("fault in the engine's step; all requests in flight end with an error: %s", faults.told(exc))
             cause = exc
             return self.core.end_all("error", lambda: _wrapped("fault in the engine's step", cause))
 

@@ -22,6 +22,7 @@ from collections.abc import Sequence as Ids
 import numpy as np
 from numpy.typing import NDArray
 
+from safegen.engine import faults
 from safegen.engine.request import DraftCounts
 from safegen.engine.sequence import Sequence
 from safegen.engine.speculate.base import NO_DRAFT, Ask, BlockBorrower, Draft, Drafter, DraftPart
@@ -162,8 +163,8 @@ class Speculator:
             if len(drafts) != len(asks):
                 raise ValueError(f"{len(drafts)} drafts for {len(asks)} sequences")
             num_tokens = sum(len(draft.ids) for draft in drafts)
-        except Exception:
-            self._failed(drafter.name)
+        except Exception as error:
+            self._failed(drafter.name, error)
             return ()
         if num_tokens:
             seconds = (self._clock() - started_s) / num_tokens
@@ -171,10 +172,9 @@ class Speculator:
             self._seconds_a_token[drafter.name] = before + _NEW_SHARE * (seconds - before)
         return drafts
 
-    def _failed(self, name: str) -> None:
-        """Called where an exception is handled."""
+    def _failed(self, name: str, error: Exception) -> None:
         if name not in self._logged:
-            _log.warning("drafter %r failed; its requests go on without it", name, exc_info=True)
+            _log.warning("drafter %r failed; its requests go on without it: %s", name, faults.told(error))
             self._logged.add(name)
         self._faults[name] += 1
 
@@ -184,8 +184,8 @@ class Speculator:
             ids, probs = self._sound(draft, ask)
             if ids:
                 self._append(growing, name, draft, ids, probs, threshold)
-        except Exception:
-            self._failed(name)
+        except Exception as error:
+            self._failed(name, error)
             return False
         return True
 
@@ -293,8 +293,8 @@ class Speculator:
         for drafter in self._drafters:
             try:
                 drafter.release(sequence)
-            except Exception:
-                self._failed(drafter.name)
+            except Exception as error:
+                self._failed(drafter.name, error)
 
 
 class _Growing:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
+from safegen.engine.speculate.speculator import Speculator
 from safegen.errors import RequestError, SchemaError
 from safegen.guards.base import GuardView, Match
 from safegen.guards.custom import Custom
 from safegen.llm import LLM
+from safegen.speculation import Speculation
 from safegen.types import Choice, JsonSchema, Regex
 from tests.support.sdk_fakes import ScriptedBackend, make_llm
 
@@ -59,3 +62,28 @@ def test_nothing_is_logged_per_request_above_debug(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.INFO), make_llm() as llm:
         llm.generate("hello", max_tokens=5)
     assert caplog.records == []
+
+
+class TellingDrafter:
+    name, is_costly, is_forced = "ngram", False, False
+
+    def propose(self, asks: Any) -> Any:
+        raise ValueError(" ".join(WORDS))
+
+    def release(self, sequence: Any) -> None:
+        pass
+
+
+def test_faults_are_logged_by_kind_and_place_without_their_message(caplog: pytest.LogCaptureFixture) -> None:
+    speculator, speculation = Speculator([TellingDrafter()]), Speculation(drafters=("ngram",))
+    with caplog.at_level(logging.DEBUG), make_llm(speculator=speculator, speculation=speculation) as llm:
+        llm.generate("zebrafinch", max_tokens=3)
+        core = llm._runtime._engine._loop.core  # type: ignore[attr-defined]
+        core._plan = lambda: 1 / 0 if core.has_work else None
+        result = llm.generate("zebrafinch", max_tokens=3)
+    assert result.status == "error" and "division" in str(result.error)
+    shown = "\n".join(record.getMessage() for record in caplog.records)
+    assert "drafter 'ngram' failed" in shown and "ValueError" in shown and "in propose" in shown
+    assert "fault in the engine's step" in shown and "ZeroDivisionError" in shown and "in _compute" in shown
+    assert not any(word in shown for word in WORDS)
+    assert "division by zero" not in shown
