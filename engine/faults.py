@@ -10,7 +10,7 @@ import traceback
 
 def told(error: BaseException) -> str:
     """The class and the stack, of the error and of what it came of."""
-    parts = []
+    parts: list[str] = []
     current: BaseException | None = error
     while current is not None and len(parts) < 8:
         parts.append(f"{type(current).__name__}\n{''.join(traceback.format_tb(current.__traceback__))}")

@@ -9,7 +9,8 @@ from safegen.capacity.devices import PUBLISHED, Device
 from safegen.engine import capacity
 
 if TYPE_CHECKING:
-    from safegen.capacity.planning import Limit, Options, Target
+    from safegen.capacity.planning import Limit
+    from safegen.capacity.target import Options, Target
     from safegen.engine.model_size import ModelSize
     from safegen.engine.slice_times import SliceTimes
 

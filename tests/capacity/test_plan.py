@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import safegen
-from safegen.capacity.planning import Options, Plan, Target, plan_of
+from safegen.capacity.planning import Plan, plan_of
+from safegen.capacity.target import Options, Target
 from safegen.cli import NOT_OK, OK, USER_MISTAKE, main
 from safegen.engine import capacity
 from safegen.engine.model_size import ModelSize, measure_model
@@ -65,6 +66,12 @@ def test_the_chosen_point_is_the_targets_or_the_least_that_gives_nearly_the_most
     most = max(point.tokens_per_s for point in made.points)
     assert made.chosen.tokens_per_s >= 0.9 * most
     assert all(point.tokens_per_s < 0.9 * most for point in made.points if point.concurrency < made.chosen.concurrency)
+
+
+def test_more_requests_than_the_table_goes_to_are_planned_for_as_asked(llama: ModelSize) -> None:
+    made = planned(llama, "h200", prompt_tokens=16, output_tokens=8, concurrency=3000)
+    assert made.max_concurrency > 3000 and made.chosen is not None and made.chosen.concurrency == 3000
+    assert [point.concurrency for point in made.points][-2:] == [1024, 3000]
 
 
 def test_latency_targets_keep_the_choice_smaller(llama: ModelSize) -> None:
