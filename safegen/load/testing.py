@@ -108,6 +108,7 @@ def load_test(
     Blocks; not to be called in an event loop. Raises RequestError, SchemaError, GrammarError.
     """
     _check(rates, concurrency, arrivals, num_requests, prompt_tokens, output_tokens, spread)
+    _refuse_in_event_loop()
     runtime = llm._runtime
     spec = None if type is None else runtime.compile(type)
     count = max([num_requests, *(3 * each for each in concurrency)])
@@ -173,6 +174,14 @@ class _Test:
             steady = steady_tokens_per_s(served, concurrency)
             figures["steady_tokens_per_s"] = figures["tokens_per_s"] if steady is None else steady
         return LoadPoint(rate, concurrency, len(served), figures, tuple(self.slo.misses(served)))
+
+
+def _refuse_in_event_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RequestError("load_test blocks; in an event loop: await asyncio.to_thread(load_test, llm, ...)")
 
 
 def _check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
@@ -130,6 +131,15 @@ def test_a_wrong_argument_is_refused_by_name(llm: LLM, arguments: dict[str, Any]
     with pytest.raises(RequestError) as caught:
         load_test(llm, **arguments)
     assert caught.value.field == field
+
+
+def test_in_an_event_loop_it_is_refused_and_runs_in_a_thread(llm: LLM) -> None:
+    async def use() -> LoadReport:
+        with pytest.raises(RequestError, match="to_thread"):
+            load_test(llm, concurrency=[1])
+        return await asyncio.to_thread(load_test, llm, concurrency=[1], num_requests=2, output_tokens=3)
+
+    assert asyncio.run(use()).points[0].num_requests == 3
 
 
 def a_report() -> LoadReport:
