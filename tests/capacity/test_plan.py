@@ -184,3 +184,25 @@ def test_the_command_prints_a_table_or_json_and_tells_by_its_exit_code(
     assert told["points"][0]["concurrency"] == 1 and told["target"]["tpot_ms"] == 1.0
     assert main(["plan", path, "--device", "h100", "--context", "5"]) == USER_MISTAKE
     assert "context" in capsys.readouterr().err
+
+
+def test_the_example_that_the_page_works_through_comes_out_as_it_says(llama: ModelSize) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text()
+    target = {"prompt_tokens": 1000, "output_tokens": 250, "context": 4096, "cost_per_hour": 2.5}
+    made = planned(llama, **target, concurrency=16)
+    point = made.chosen
+    assert point is not None and point.cost_per_million_tokens is not None
+    reading_ms = (llama.layer_bytes + llama.head_bytes) / (0.8 * 3.35e12) * 1e3
+    for text in (
+        f"{llama.num_parameters / 1e6:,.0f} M parameters, {llama.weight_bytes / 1e9:.2f} GB",
+        f"{made.kv_bytes_per_token:,} bytes, a block of 16\ntokens {made.block_bytes >> 20} MiB",
+        f"activations of 2,048 rows {made.activation_bytes / 1e9:.1f}: {made.kv_cache_bytes / 1e9:.1f} GB are left, "
+        f"{made.num_blocks:,} blocks",
+        f"= {made.blocks_per_request} of them, so {made.max_concurrency} fit at once",
+        f"{(llama.layer_bytes + llama.head_bytes) / 1e9:.1f} GB, and each request's context: {reading_ms:.1f} ms",
+        f"They meet at {made.roofline_batch} rows",
+        f"With B = 16: {point.tokens_per_s:,.0f} tokens a second, TPOT {point.tpot_ms:.1f} ms, "
+        f"TTFT {point.ttft_ms:.0f} ms.",
+        f"{point.tokens_per_s:,.0f} tokens a second {point.cost_per_million_tokens:.2f} for a million",
+    ):
+        assert text in page, text
