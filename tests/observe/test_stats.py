@@ -182,6 +182,7 @@ def test_stats_may_be_asked_by_many_threads_while_requests_run() -> None:
                 seen.append(stats.output_tokens)
                 assert 0.0 <= stats.kv_use <= 1.0 and stats.cached_tokens <= stats.prompt_tokens
                 assert llm.metrics_text().endswith("# EOF\n")
+                time.sleep(0.001)
 
         watchers = [threading.Thread(target=watch) for _ in range(3)]
         for watcher in watchers:
