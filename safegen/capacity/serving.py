@@ -7,7 +7,8 @@ the budget of a step leaves beside the B decoded rows, so that makes, of the D s
     n = min(D, B * ceil(P / (budget - B)))   steps with B + B * P / n rows, and D - n steps with B rows.
 
     T = (D - n) * t(B) + n * t(B + B * P / n)      the time of the D steps
-    tokens a second = B * D / T                    TPOT = T / D
+    tokens a second = B * D / T
+    TPOT = (T - own) / (D - n / B),  own = n / B * t(B + B * P / n)      without the steps of its own prompt
     TTFT = t(B) / 2 + chunks * t(B + P / chunks) * (1 + u / 2)
 
 An arriving prompt waits for half a step, and for its own; u, the share of time in steps with prompts, is how likely
@@ -60,6 +61,9 @@ def serve(steps: StepTimes, traffic: Traffic, concurrency: int, max_num_batched_
     mixed_s = cost(concurrency * prompt / num_with_prompts).total_s
     seconds = (num_steps - num_with_prompts) * plain_s + num_with_prompts * mixed_s
     busy = num_with_prompts * mixed_s / seconds
+    own_steps = num_with_prompts / concurrency
+    later_steps = num_steps - own_steps
+    tpot_s = plain_s if later_steps <= 0 else (seconds - own_steps * mixed_s) / later_steps
     ttft_s = chunks * cost(prompt / chunks).total_s
     if concurrency > 1:
         ttft_s = plain_s / 2 + ttft_s * (1 + busy / 2)
@@ -67,7 +71,7 @@ def serve(steps: StepTimes, traffic: Traffic, concurrency: int, max_num_batched_
         tokens_per_s=concurrency * traffic.output_tokens / seconds,
         requests_per_s=concurrency / seconds,
         ttft_s=ttft_s,
-        tpot_s=seconds / traffic.output_tokens,
+        tpot_s=tpot_s / traffic.tokens_per_forward,
         bound=cost(concurrency * prompt / num_steps).bound,
     )
 

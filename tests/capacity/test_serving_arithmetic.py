@@ -67,7 +67,7 @@ def test_one_request_alone_computes_its_prompt_and_then_its_tokens() -> None:
     served = serve(Affine(1.0, 0.1), Traffic(10, 10, 5), concurrency=1, max_num_batched_tokens=100)
     seconds = 4 * 1.1 + 1 * (1.0 + 0.1 * 11)  # one of its five steps computes the prompt as well
     assert served.tokens_per_s == pytest.approx(5 / seconds)
-    assert served.tpot_s == pytest.approx(seconds / 5)
+    assert served.tpot_s == pytest.approx(1.1), "the first token comes with the prompt"
     assert served.requests_per_s == pytest.approx(1 / seconds)
     assert served.ttft_s == pytest.approx(1.0 + 0.1 * 11)
 
@@ -77,6 +77,7 @@ def test_many_requests_share_steps_and_prompts_come_spread_over_them() -> None:
     plain, mixed = 1.0 + 0.4, 1.0 + 0.1 * 14
     seconds = 16 * plain + 4 * mixed
     assert served.tokens_per_s == pytest.approx(80 / seconds)
+    assert served.tpot_s == pytest.approx((seconds - mixed) / 19), "the other three's prompts lie between its tokens"
     assert served.ttft_s == pytest.approx(plain / 2 + mixed * (1 + 4 * mixed / seconds / 2))
 
 
