@@ -1,12 +1,8 @@
-"""The command line: `safegen generate`, `safegen check`, `safegen models`, `safegen job`.
-
-Exit codes: 0 done; 1 the answer is not "ok", or a checked type is refused; 2 a mistake in the call (message on
-stderr, never a traceback); 3 rows of a job are not "ok"; 130 interrupted. The answer goes to stdout, everything else
-"""The command line: `safegen generate`, `check`, `plan`, `bench`, `models`.
+"""The command line: `safegen generate`, `check`, `plan`, `bench`, `models`, `job`.
 
 Exit codes: 0 done; 1 the answer is not "ok", a checked type is refused, a plan cannot be had or a promise not held; 2 a
-mistake in the call (message on stderr, never a traceback); 130 interrupted. The answer goes to stdout, everything else
-to stderr.
+mistake in the call (message on stderr, never a traceback); 3 rows of a job are not "ok"; 130 interrupted. The answer
+goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
