@@ -4,13 +4,14 @@ read, so a model of any size can be planned for before it is downloaded in full.
 
 The slice is larger than the caches, so that weights stream from memory as the real ones do. What is timed is the
 backend's own forward: `rows` tokens at once, the head for some of them, decoding with a long context, a long prompt.
-Rates of the whole model follow by the ratio of layers and of vocabulary. Each time is the best of repeated forwards:
-what else the machine does meanwhile is not the model's.
+Rates of the whole model follow by the ratio of layers and of vocabulary. Each time is the median of repeated forwards:
+what else the machine does counts, as it will when the model serves.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from safegen.kernels.quant import FLOAT_KINDS
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _HEAD_ROWS = (1, 8, 64)
-_SECONDS_EACH, _LEAST_TIMES = 0.15, 3  # after which a forward is not repeated
+_SECONDS_EACH, _LEAST_TIMES = 0.2, 4  # after which a forward is not repeated
 _PROMPT_TOKENS = 512
 _CONTEXT_SEQUENCES, _CONTEXT_TOKENS = 8, 512
 _BLOCK_SIZE = 16
@@ -135,7 +136,7 @@ class _Measurement:
         batches |= {("head", rows): _decode(rows, _BLOCK_SIZE, rows) for rows in _HEAD_ROWS}
         batches["context", _CONTEXT_SEQUENCES] = _decode(_CONTEXT_SEQUENCES, _CONTEXT_TOKENS, 0)
         batches["prompt", _PROMPT_TOKENS] = _prompt(_PROMPT_TOKENS)
-        seconds = self._best(batches)
+        seconds = self._medians(batches)
         layers = {rows: scale * seconds["layers", rows] for rows in ROW_COUNTS}
         head = {rows: head_scale * _excess(seconds["head", rows], seconds["layers", rows]) for rows in _HEAD_ROWS}
         context = _excess(seconds["context", _CONTEXT_SEQUENCES], seconds["layers", _CONTEXT_SEQUENCES])
@@ -150,7 +151,7 @@ class _Measurement:
             scale * pairs / (_PROMPT_TOKENS**2 / 2),
         )
 
-    def _best(self, batches: dict[tuple[str, int], ForwardBatch]) -> dict[tuple[str, int], float]:
+    def _medians(self, batches: dict[tuple[str, int], ForwardBatch]) -> dict[tuple[str, int], float]:
         """Of forwards in turns, so that a busy moment meets all of them alike. The first of each is for warming up."""
         times: dict[tuple[str, int], list[float]] = {key: [] for key in batches}
         for _ in range(self._repeats + 1):
@@ -159,7 +160,7 @@ class _Measurement:
                     started_s = time.perf_counter()
                     self._runner.forward(batch)
                     times[key].append(time.perf_counter() - started_s)
-        return {key: min(values[1:]) for key, values in times.items()}
+        return {key: statistics.median(values[1:]) for key, values in times.items()}
 
 
 def _excess(longer: float, shorter: float) -> float:

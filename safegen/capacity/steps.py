@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Bound = Literal["weights", "cache", "products"]  # reading the weights, reading the cache, multiplying
 
-# What the engine does outside the forward, on this class of machine; benchmarks/overhead.py measures it.
-_ENGINE_STEP_S, _ENGINE_ROW_S = 2e-4, 1.5e-5
+# What the engine, and a client that streams in the same process, do outside the forward: a step, and each of its rows.
+_ENGINE_STEP_S, _ENGINE_ROW_S = 4e-4, 6e-5
 
 
 @dataclass(frozen=True, slots=True)
