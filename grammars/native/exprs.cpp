@@ -103,6 +103,11 @@ ExprId Exprs::intern(Node&& node) {
     return id;
 }
 
+uint32_t Exprs::next_serial() {
+    static std::atomic<uint32_t> last{0};
+    return ++last;
+}
+
 double Exprs::fullness() const {
     const auto states = static_cast<double>(options_.max_states);
     const double memory = static_cast<double>(memory_bytes()) / (states * kBytesPerState);

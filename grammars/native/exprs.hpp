@@ -260,6 +260,7 @@ private:
     ExprId chars_(const std::vector<std::pair<uint32_t, uint32_t>>& ranges);
     uint32_t filter_(const OrderFilter& filter);
     ExprId derive(ExprId e, uint8_t byte);
+    ExprId derive_anew(ExprId e, uint8_t byte);
     ExprId derive_json(const Node& n, uint8_t byte);
     ExprId derive_utf8(ExprId e, uint32_t code_point);
     bool goes_on(ExprId content);
@@ -276,6 +277,7 @@ private:
     ByteSet needed_(ExprId e);
     ExprId lazy_step(ExprId e, uint8_t byte);
     bool first_bytes(ExprId e, ByteSet& out) const;
+    static uint32_t next_serial();
     enum class Find : uint8_t { Any, Short, Shortest, Brief };
     bool search(ExprId start, Find find, uint32_t bound = kInfinite);
     void mark_path(const std::vector<std::pair<ExprId, uint8_t>>& path, ExprId goal, bool guess);
@@ -288,6 +290,7 @@ private:
     bool left_of(const Node& strings, size_t max_texts, std::vector<std::string_view>& out) const;
 
     Options options_;
+    const uint32_t serial_ = next_serial();  // among all of the process: what threads keep is of this one
     bool has_deadline_ = false;
     std::chrono::steady_clock::time_point deadline_;
     mutable std::recursive_mutex mutex_;

@@ -56,8 +56,26 @@ const std::array<uint8_t, 256> kRank = [] {
 
 }  // namespace
 
+// Operators share their parts, so that without a memory the same derivatives would be taken along every path to them.
 ExprId Exprs::derive(ExprId e, uint8_t byte) {
     if (e < raws_.size() && raws_[e]) return raws_[e]->to[raws_[e]->cls[byte]];
+    const Kind kind = nodes_[e].kind;
+    if (kind != Kind::Concat && kind != Kind::Or && kind != Kind::And && kind != Kind::Not && kind != Kind::Repeat) return derive_anew(e, byte);
+    struct Taken {
+        uint64_t of;  // expression and byte
+        uint32_t serial;
+        ExprId to;
+    };
+    thread_local std::array<Taken, 1 << 13> taken{};  // of serial 0: nothing
+    const uint64_t of = (static_cast<uint64_t>(e) << 8) | byte;
+    Taken& known = taken[((of ^ (static_cast<uint64_t>(serial_) << 20)) * 0x9E3779B97F4A7C15ull) >> 51];
+    if (known.of == of && known.serial == serial_) return known.to;
+    const ExprId to = derive_anew(e, byte);
+    known = {of, serial_, to};
+    return to;
+}
+
+ExprId Exprs::derive_anew(ExprId e, uint8_t byte) {
     const Node& n = nodes_[e];
     switch (n.kind) {
         case Kind::Empty:
