@@ -553,7 +553,7 @@ bool Exprs::search(ExprId start, Find find, uint32_t bound) {
         }
         if (find == Find::Brief && visits.size() > kShortestLimit) return false;
         if (find == Find::Shortest && visits.size() > kShortestLimit) return bound == kInfinite && search(start, Find::Short);
-        if (visits.size() > kSearchLimit) throw LimitExceeded("deciding whether a text can still be completed took too many states");
+        if (visits.size() > kSearchLimit) throw LimitExceeded("deciding whether a text can still be completed took too many states (a fixed limit)");
         const uint32_t depth = visit.depth + 1;
         const Raw& classes = raw(e);
         for (size_t c = 0; c < classes.to.size(); ++c) push(classes.to[c], depth, e, classes.sample(c));

@@ -26,6 +26,7 @@ FOUND = [
     ("regex", "(?:[\\d_]{99999})?", "limit"),
     ("grammar", 'start: "x" ~ 4294967296 | "y"', "GrammarError"),
     ("gbnf", 'root ::= "x"{22222222222222222222222222} | ("y" "z"){1,}', "GrammarError"),
+    ("gbnf", 'root ::= list\nlist ::= list "," item | item\nitem ::= [a-z0-9_-]{1,3} | .{99999}', "limit"),
 ]
 
 
