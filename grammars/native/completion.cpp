@@ -235,7 +235,7 @@ std::optional<std::string> Machine::greedy_completion(State state, std::string t
     while (!state.can_end) {
         if (text.size() - begin > limit) return std::nullopt;
         if (text.size() - begin > grammar_.options().max_completion_bytes)
-            throw LimitExceeded("the shortest completion is longer than " + std::to_string(grammar_.options().max_completion_bytes) + " bytes");
+            throw LimitExceeded("the shortest completion is longer than " + std::to_string(grammar_.options().max_completion_bytes) + " bytes (a fixed limit)");
         const Top* best = nullptr;
         uint32_t best_cost = kInfinite;
         std::string path;

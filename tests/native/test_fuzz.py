@@ -27,6 +27,7 @@ FOUND = [
     ("grammar", 'start: "x" ~ 4294967296 | "y"', "GrammarError"),
     ("gbnf", 'root ::= "x"{22222222222222222222222222} | ("y" "z"){1,}', "GrammarError"),
     ("gbnf", 'root ::= list\nlist ::= list "," item | item\nitem ::= [a-z0-9_-]{1,3} | .{99999}', "limit"),
+    ("gbnf", 'root ::= "a" ("y" "z"){655361,} | "x"{2}', "limit"),
 ]
 
 
