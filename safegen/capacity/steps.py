@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Bound = Literal["weights", "cache", "products"]  # reading the weights, reading the cache, multiplying
 
 # What the engine, and a client that streams in the same process, do outside the forward: a step, and each of its rows.
+# Estimates of one run on a busy machine; benchmarks/capacity.py shows how far plans are off.
 _ENGINE_STEP_S, _ENGINE_ROW_S = 4e-4, 6e-5
 
 

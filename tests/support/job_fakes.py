@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from safegen.engine.request import Timings, Usage
@@ -19,6 +17,7 @@ from safegen.limits import Limits
 from safegen.llm import LLM
 from safegen.result import Result, failed
 from safegen.runtime import CallOptions, Runtime, Work
+from tests.support.sdk_fakes import ByteTokenizer
 
 
 class NoEngine:
@@ -32,24 +31,13 @@ class NoEngine:
         pass
 
 
-class Bytes:
-    token_bytes: Sequence[bytes | None] = [*(bytes([value]) for value in range(256)), None]
-    stop_ids = frozenset({256})
-    chat_template: str | None = "fake"
-    control_tokens: Mapping[str, int] = MappingProxyType({})
-
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
-
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> list[int]:
-        return list("".join(f"{message['role']}: {message['content']}\n" for message in messages).encode())
-
-
 class FakeRuntime(Runtime):
     """delay_s: sleep before each answer. asked: (prompt, spec, seed) of every row, in order."""
 
     def __init__(self, *, delay_s: float = 0.0, fingerprint: str = "fake", remember: bool = True) -> None:
-        super().__init__(NoEngine(), Bytes(), Limits(), max_context=4096, max_num_seqs=8, fingerprint=fingerprint)
+        super().__init__(
+            NoEngine(), ByteTokenizer(), Limits(), max_context=4096, max_num_seqs=8, fingerprint=fingerprint
+        )
         self._delay_s = delay_s
         self._remember = remember
         self.asked: list[tuple[Any, Any, int | None]] = []

@@ -49,12 +49,11 @@ class ByteTokenizer:
         return list("".join(f"{message['role']}: {message['content']}\n" for message in messages).encode())
 
 
-class ScriptedBackend(FakeBackend):
-    """Prefers to spell `text` (without newlines) byte by byte after the newline that ends the prompt, then to stop."""
+class TellingBackend(FakeBackend):
+    """Knows the tokens of each sequence, and lets a subclass say what it prefers after them."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self) -> None:
         super().__init__(len(TOKEN_BYTES), MAX_CONTEXT)
-        self._script = [*text.encode(), STOP]
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
         super().allocate(num_blocks, block_size)
@@ -71,9 +70,24 @@ class ScriptedBackend(FakeBackend):
         for row, place in enumerate(batch.sampled_rows.tolist()):
             number = int(np.searchsorted(batch.query_start, place, side="right")) - 1
             ids = self._ids[self._slots_of(batch, number)[: int(batch.position[place]) + 1]].tolist()
-            num_output = ids[::-1].index(ord("\n"))
-            logits[row, self._script[min(num_output, len(self._script) - 1)]] += 100.0
+            self.prefer(logits[row], ids)
         return logits
+
+    def prefer(self, row: NDArray[np.float32], ids: list[int]) -> None:
+        """Change the logits of what follows ids, in place."""
+        raise NotImplementedError
+
+
+class ScriptedBackend(TellingBackend):
+    """Prefers to spell `text` (without newlines) byte by byte after the newline that ends the prompt, then to stop."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._script = [*text.encode(), STOP]
+
+    def prefer(self, row: NDArray[np.float32], ids: list[int]) -> None:
+        num_output = ids[::-1].index(ord("\n"))
+        row[self._script[min(num_output, len(self._script) - 1)]] += 100.0
 
 
 def make_runtime(

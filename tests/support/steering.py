@@ -12,11 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from safegen.engine.backend import ForwardBatch, RowMasks
 from safegen.engine.speculate.base import Ask, Draft
 from tests.support.drafters import FunctionDrafter
-from tests.support.fake_backend import FakeBackend
-from tests.support.sdk_fakes import MAX_CONTEXT, STOP, TOKEN_BYTES
+from tests.support.sdk_fakes import STOP, TOKEN_BYTES, TellingBackend
 
 _STRUCTURE = {b'"': 8.0, b",": 6.0, b":": 6.0, b"{": 5.0, b"[": 5.0}
 
@@ -26,30 +24,15 @@ def begun(output: bytes, text: bytes) -> int:
     return next(size for size in range(min(len(output), len(text) - 1), -1, -1) if output.endswith(text[:size]))
 
 
-class SteeringBackend(FakeBackend):
+class SteeringBackend(TellingBackend):
     """texts: what it steers to. The output is what follows the last newline that is no part of it."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        super().__init__(len(TOKEN_BYTES), MAX_CONTEXT)
+        super().__init__()
         self._texts = [text.encode() for text in texts]
 
-    def allocate(self, num_blocks: int, block_size: int) -> None:
-        super().allocate(num_blocks, block_size)
-        self._ids = np.zeros(num_blocks * block_size, dtype=np.int64)
-
-    def copy_block(self, source: int, destination: int) -> None:
-        super().copy_block(source, destination)
-        size = self._block_size
-        self._ids[destination * size : (destination + 1) * size] = self._ids[source * size : (source + 1) * size]
-
-    def forward(self, batch: ForwardBatch, masks: RowMasks | None = None) -> NDArray[np.float32]:
-        logits = super().forward(batch).copy()
-        self._ids[batch.slot] = batch.ids
-        for row, place in enumerate(batch.sampled_rows.tolist()):
-            number = int(np.searchsorted(batch.query_start, place, side="right")) - 1
-            ids = self._ids[self._slots_of(batch, number)[: int(batch.position[place]) + 1]].tolist()
-            self._steer(logits[row], b"".join(TOKEN_BYTES[token] or b"" for token in ids).rpartition(b"\n")[2])
-        return logits
+    def prefer(self, row: NDArray[np.float32], ids: list[int]) -> None:
+        self._steer(row, b"".join(TOKEN_BYTES[token] or b"" for token in ids).rpartition(b"\n")[2])
 
     def _steer(self, row: NDArray[np.float32], output: bytes) -> None:
         for text in self._texts:
