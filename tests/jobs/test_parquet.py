@@ -7,16 +7,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from safegen.errors import JobInputError, JobOutputError, RequestError
 from safegen.llm import LLM
 from tests.jobs.test_journal import file_size_limit
 from tests.support.job_fakes import FakeRuntime
 from tests.support.jobs import answers
-
-pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-parquet = pytest.importorskip("pyarrow.parquet")
 
 ROWS = [{"id": f"r{number}", "text": f"text {number}"} for number in range(57)]
 
