@@ -11,7 +11,8 @@ decoding counts from the moment that each sequence has its first token), `ttft_m
 prompt while 16 others decode), `rss_mb.<engine>` (peak over imports, 64 MiB of KV cache), `load_s.<engine>`,
 `kl.<engine>` and `perplexity.<engine>` (against the dequantized fp32 model: safegen's kernels="reference", on 2,000
 tokens: the rows of injection-dev.jsonl.gz with label "context", from the first on, in four windows of 500),
-`bandwidth_fraction.b1` (packed weight bytes x steps a second / the best two-thread streaming read, both in each round),
+`bandwidth_fraction.b1` (packed weight bytes x steps a second / the best two-thread streaming read, measured in turns
+of some tenths of a second; the median of all slices),
 `outside_forward_pct.*` (share of safegen's wall time outside the forward) and `ratio.*`.
 
 llama.cpp is looked for in the interpreter that --llamacpp-python names (`make bench-peers` builds one). Everything runs
@@ -38,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from benchmarks.common import data_folder, environment, write_report
-from benchmarks.common.bandwidth import last_level_cache_bytes, read_bandwidth
+from benchmarks.common.bandwidth import last_level_cache_bytes
 from benchmarks.common.cpu_rounds import (
     TARGETS,
     EngineRounds,
@@ -58,12 +59,12 @@ HINTS = {
     "transformers": "pip install 'transformers>=4.53' 'xgrammar>=0.2.9'",
 }
 KV_BYTES = 64 << 20
-BANDWIDTH_THREADS = 2
+BANDWIDTH_THREADS, BANDWIDTH_SLICES = 2, 12
 
 
 @dataclass
 class Run:
-    """One invocation: the engines found, and everything measured. bandwidth: best bytes a second of each round."""
+    """One invocation: the engines found, and everything measured. bandwidth: bytes a second of each slice."""
 
     arguments: argparse.Namespace
     model: Path
@@ -119,25 +120,23 @@ def measure_round(run: Run, number: int, measures: Sequence[str]) -> None:
 def measure_engine(run: Run, name: str, measures: Sequence[str]) -> None:
     rounds, process = run.rounds[name], run.engines[name]
     wanted = {measure: rounds.next_settings(measure) for measure in measures}
-    before = _bandwidth() if name == "safegen" else 0.0
     answer = process.run("speed", measures=wanted, repeats=run.arguments.repeats)
     rounds.add(answer["values"], answer["notes"])
     if name == "safegen":
-        _note_bandwidth(run, max(before, _bandwidth()), answer["values"]["decode.b1"]["cpu"])
+        measure_bandwidth(run, process)
     setting = rounds.best_setting("decode.b16") or rounds.settings[0]
     measured = process.run("memory", setting=setting, kv_bytes=KV_BYTES)
     rounds.rss_mb.append(measured["rss_mb"])
     rounds.load_s.append(measured["load_s"])
 
 
-def _bandwidth() -> float:
-    return max(read_bandwidth(BANDWIDTH_THREADS).values())
-
-
-def _note_bandwidth(run: Run, bytes_per_s: float, steps_per_s: Sequence[float]) -> None:
-    run.bandwidth.append(bytes_per_s)
-    fraction = bandwidth_fraction(weight_bytes(run.model), statistics.median(steps_per_s), bytes_per_s)
-    run.fractions.append(fraction)
+def measure_bandwidth(run: Run, process: EngineProcess) -> None:
+    """Decoding and reading in turns: neighbours take their part of the bandwidth for seconds at a time."""
+    slices = process.run("bandwidth", setting="cpu", slices=BANDWIDTH_SLICES, threads=BANDWIDTH_THREADS)
+    size = weight_bytes(run.model)
+    for steps_per_s, bytes_per_s in zip(slices["steps_per_s"], slices["bytes_per_s"]):
+        run.bandwidth.append(bytes_per_s)
+        run.fractions.append(bandwidth_fraction(size, steps_per_s, bytes_per_s))
 
 
 def weight_bytes(model: Path) -> int:

@@ -2,6 +2,8 @@
 
 Several readers are tried, since which one saturates the memory depends on the machine: two loops of C (four streams at
 once, and one), compiled here if there is a compiler, and numpy's sum. Each thread reads its own part, without the GIL.
+On a shared machine the bandwidth is not one number: neighbours take their part of it for seconds at a time. What is
+compared with it has to be measured in turns with it, slice by slice.
 """
 
 from __future__ import annotations
@@ -51,23 +53,41 @@ def last_level_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache
     return largest
 
 
-def read_bandwidth(threads: int, seconds: float = 1.0) -> dict[str, float]:
-    """Bytes a second by reader, each the best of repeated passes."""
-    num_bytes = max(_SMALLEST_BUFFER_BYTES, 4 * last_level_cache_bytes())
-    words = np.ones(num_bytes // 8, dtype=np.uint64)
-    parts = np.array_split(words, threads)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(threads) as pool:
-        readers: dict[str, Reader] = {"numpy": np.sum, **_compiled(Path(folder))}
-        return {name: _best(reader, parts, pool, num_bytes, seconds) for name, reader in readers.items()}
+class BandwidthReader:
+    """Reads a buffer at least four times the last-level cache, again and again: `with BandwidthReader(2) as reader`."""
 
+    def __init__(self, threads: int) -> None:
+        self._num_bytes = max(_SMALLEST_BUFFER_BYTES, 4 * last_level_cache_bytes())
+        words = np.ones(self._num_bytes // 8, dtype=np.uint64)
+        self._parts = np.array_split(words, threads)
+        self._pool = ThreadPoolExecutor(threads)
+        self._folder = tempfile.TemporaryDirectory()
+        self._readers: dict[str, Reader] = {"numpy": np.sum, **_compiled(Path(self._folder.name))}
 
-def _best(reader: Reader, parts: list[Words], pool: ThreadPoolExecutor, num_bytes: int, seconds: float) -> float:
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        list(pool.map(reader, parts))
-        best = min(best, time.perf_counter() - start)
-    return num_bytes / best
+    def __enter__(self) -> BandwidthReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._pool.shutdown()
+        self._folder.cleanup()
+
+    def by_reader(self, seconds: float) -> dict[str, float]:
+        """Bytes a second by reader, each the best of repeated passes of `seconds` in all."""
+        return {name: self._best(reader, seconds) for name, reader in self._readers.items()}
+
+    def best(self, seconds: float) -> float:
+        """Bytes a second of the best pass of any reader."""
+        return max(self.by_reader(seconds / len(self._readers)).values())
+
+    def _best(self, reader: Reader, seconds: float) -> float:
+        best, end = float("inf"), time.perf_counter() + seconds
+        while True:
+            start = time.perf_counter()
+            list(self._pool.map(reader, self._parts))
+            now = time.perf_counter()
+            best = min(best, now - start)
+            if now >= end:
+                return self._num_bytes / best
 
 
 def _compiled(folder: Path) -> dict[str, Reader]:

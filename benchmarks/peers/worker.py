@@ -5,6 +5,7 @@ The task: `engine` (a key of ENGINES), `phase`, `model`, `workload` (a file), `o
     probe     -> versions, settings
     prepare   source, destination: make the model file or folder that the engine is measured on
     speed     measures {name: [settings]}, repeats -> values {name: {setting: [numbers]}}, notes
+    bandwidth setting, slices, threads -> steps_per_s (one sequence), bytes_per_s (read from memory), a number a slice
     memory    setting, kv_bytes -> rss_mb (peak of loading and serving, over imports), load_s
     quality   setting, logits (a file to write): float32 [tokens, vocabulary]
 
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.common import memory
+from benchmarks.common.bandwidth import BandwidthReader
 from benchmarks.common.cpu_workload import LOADED_SEQUENCES, PREFILL_TOKENS, Workload
 from benchmarks.peers.base import CpuEngine
 
@@ -67,6 +69,24 @@ def speed(engine: CpuEngine, task: dict[str, Any]) -> dict[str, Any]:
     return {"values": values, "notes": notes}
 
 
+_READ_S = 0.3  # before and after each slice of decoding, which takes about as long
+
+
+def bandwidth(engine: CpuEngine, task: dict[str, Any]) -> dict[str, Any]:
+    """In turns: reads, decoding of one sequence, reads, ...; a slice's bandwidth is the better one of its two sides."""
+    engine.load(task["setting"], None)
+    engine.decode(1)  # warms up
+    steps_per_s: list[float] = []
+    with BandwidthReader(task["threads"]) as reader:
+        read = [reader.best(_READ_S)]
+        for _ in range(task["slices"]):
+            generated = engine.decode(1)
+            steps_per_s.append(generated.tokens / generated.seconds)
+            read.append(reader.best(_READ_S))
+    engine.close()
+    return {"steps_per_s": steps_per_s, "bytes_per_s": [max(sides) for sides in zip(read, read[1:])]}
+
+
 def memory_and_load(engine: CpuEngine, task: dict[str, Any]) -> dict[str, Any]:
     engine.imports()
     engine.versions()
@@ -98,7 +118,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     if task["phase"] == "probe":
         engine.imports()
         return {"versions": engine.versions(), "settings": engine.settings()}
-    phases = {"speed": speed, "memory": memory_and_load, "quality": quality}
+    phases = {"speed": speed, "bandwidth": bandwidth, "memory": memory_and_load, "quality": quality}
     return phases[task["phase"]](engine, task)
 
 

@@ -31,6 +31,8 @@ class FakeEngines:
             raise TaskFailed(f"{process.name}, {phase}: exit code 1: No module named 'llama_cpp'")
         if phase == "probe":
             return {"versions": {"version": "1"}, "settings": SETTINGS[process.engine]}
+        if phase == "bandwidth":
+            return {"steps_per_s": [180.0, 90.0, 100.0], "bytes_per_s": [20e9, 20e9, 5e9]}
         if phase == "memory":
             return {"rss_mb": 100.0, "load_s": 0.5}
         if phase == "quality":
@@ -55,7 +57,6 @@ def run_main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engines: FakeEngin
     workload = Workload(prompt, [prompt], [prompt], {}, 4, 8, WINDOWS, [0], [])
     monkeypatch.setattr(EngineProcess, "run", lambda process, phase, **task: engines.run(process, phase, **task))
     monkeypatch.setattr(cpu_decode, "build", lambda model, data, quick: workload)
-    monkeypatch.setattr(cpu_decode, "read_bandwidth", lambda threads: {"c": 20e9, "numpy": 10e9})
     monkeypatch.setattr(cpu_decode, "weight_bytes", lambda model: 100_000_000)
     monkeypatch.setattr("safegen.engine.locate.locate_model", lambda name: tmp_path / "model.gguf")
     monkeypatch.setattr("sys.argv", ["cpu_decode.py", "--out", str(tmp_path / "out.json"), *options])
