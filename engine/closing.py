@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from safegen.grammars.constraint import Constraint, NoCompletion
 
@@ -37,8 +38,7 @@ _SPARE_TOKENS = 16
 _MAX_PAUSE_TOKENS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
+class Closing(NamedTuple):
     """A whole answer: the first num_kept output tokens followed by `completion`."""
 
     num_kept: int

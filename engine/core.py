@@ -23,7 +23,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -416,7 +415,8 @@ class EngineCore:
         event = TokensEvent(sequence.request.request_id, sequence.index, token_ids, logprobs)
         last = self._events[-1] if self._events else None
         if isinstance(last, TokensEvent) and (last.request_id, last.index) == (event.request_id, event.index):
-            self._events[-1] = replace(event, token_ids=last.token_ids + token_ids, logprobs=last.logprobs + logprobs)
+            joined = last.token_ids + token_ids, last.logprobs + logprobs
+            self._events[-1] = TokensEvent(event.request_id, event.index, *joined)
         else:
             self._events.append(event)
 

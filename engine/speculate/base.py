@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,14 +50,25 @@ class Draft:
 NO_DRAFT = Draft(())
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Worth(Protocol):
+    """What a guess would be worth as the first token of a draft, for drafters that can tell its kind before they make
+    it. kind and chance are those of `Draft`."""
+
+    def pays(self, kind: Hashable, chance: float) -> bool: ...
+    def left_out(self, kind: Hashable) -> None:
+        """The draft was not made, since a token of this kind does not pay."""
+        ...
+
+
+class Ask(NamedTuple):
     """A draft is wanted after the sequence's committed tokens and `prefix` (what other drafters have guessed), of at
-    most `room` tokens. The sequence and its constraint are only read; fork the constraint to move it."""
+    most `room` tokens. The sequence and its constraint are only read; fork the constraint to move it. worth: None:
+    whatever is guessed is welcome."""
 
     sequence: Sequence
     prefix: tuple[int, ...]
     room: int
+    worth: Worth | None = None
 
 
 class Drafter(Protocol):

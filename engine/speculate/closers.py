@@ -71,6 +71,10 @@ class Closers:
             self._counts.setdefault(place, Counter())[token_id] += 1
             self._best.pop(place, None)
 
+    def is_ending(self, token_id: int) -> bool:
+        """Text may go on with it where a value ends."""
+        return token_id in self._ending
+
     def is_closing(self, token_id: int) -> bool:
         return token_id in self._closing
 

@@ -53,12 +53,12 @@ class _Index:
         self.standing = Standing()
 
     def extend(self, ids: Ids[int]) -> None:
-        places, place = self.places, len(self.ids)
+        places, place, same, keys = self.places, len(self.ids), self._same, self.keys
         self.ids.extend(ids)
         for token_id in ids:
             place += 1
-            key = self._same.get(token_id, token_id)
-            self.keys.append(key)
+            key = same.get(token_id, token_id)
+            keys.append(key)
             known = places.get(key)
             if known is None:
                 places[key] = [place]
@@ -126,11 +126,12 @@ class NgramDrafter:
 
     def _propose(self, ask: Ask) -> Draft:
         index, same = self._index_of(ask.sequence), self._same
-        prefix = tuple(same.get(token_id, token_id) for token_id in ask.prefix)
-        tail = (*index.keys[-_MAX_MATCH:], *prefix)[-_MAX_MATCH:]
-        length, place = index.longest(tail, len(index.ids) if not prefix else len(index.ids) + 1)
+        tail = index.keys[-_MAX_MATCH:]
+        if ask.prefix:
+            tail = [*tail, *[same.get(token_id, token_id) for token_id in ask.prefix]][-_MAX_MATCH:]
+        length, place = index.longest(tail, len(index.ids) + bool(ask.prefix))
         found = _following(index.ids, place, ask.prefix, ask.room) if length else ()
-        key = self._corpus_key(ask.sequence)
+        key = self._corpus_key(ask.sequence) if self._corpora else None
         corpus = None if key is None else self._corpora.get(key)
         is_own = True
         if corpus is not None and length < len(tail):
@@ -139,15 +140,29 @@ class NgramDrafter:
                 length, found, is_own = other_length, tuple(corpus.ids[place : place + ask.room]), False
         if not found:
             return NO_DRAFT
-        num_legal = legal_prefix(ask.sequence.constraint, ask.prefix, found)
-        field = self._closers.after(ask.prefix, index.standing).field
-        ids = self._closers.close(ask, found, num_legal, field) if is_own else found[:num_legal]
         after_close = self._closers.is_closing(tail[-1])
+        field = self._closers.after(ask.prefix, index.standing).field if ask.prefix else index.standing.field
+        if not self._may_pay(ask, found[0], length, after_close, field):
+            return NO_DRAFT
+        num_legal = legal_prefix(ask.sequence.constraint, ask.prefix, found)
+        ids = self._closers.close(ask, found, num_legal, field) if is_own else found[:num_legal]
         kinds: list[Hashable] = [(min(length, 4), min(at, 3), after_close) for at in range(len(ids))]
         chances = [_CHANCES[min(length, _MAX_MATCH)], *[_NEXT_CHANCE] * (len(ids) - 1)][: len(ids)]
         if ids and ids != found[: len(ids)]:
             kinds[-1], chances[-1] = (_CLOSER, len(ids) > 1, field), _CLOSER_CHANCE
         return Draft(ids, None, tuple(chances), tuple(kinds))
+
+    def _may_pay(self, ask: Ask, token_id: int, length: int, after_close: bool, field: int) -> bool:
+        """Whether the token found, or one that closes the value in its place, may be worth its row. Most are not where
+        a batch is large, and then there is no need to ask the constraint."""
+        worth, constrained = ask.worth, ask.sequence.constraint is not None
+        if worth is None:
+            return True
+        kind, closer = (min(length, 4), 0, after_close), (_CLOSER, False, field)
+        if worth.pays(kind, _CHANCES[min(length, _MAX_MATCH)]) or (constrained and worth.pays(closer, _CLOSER_CHANCE)):
+            return True
+        worth.left_out(closer if constrained and self._closers.is_ending(token_id) else kind)
+        return False
 
     def _index_of(self, sequence: Sequence) -> _Index:
         index = self._indexes.get(sequence)
@@ -165,9 +180,9 @@ class NgramDrafter:
 
 def _following(ids: list[int], place: int, prefix: tuple[int, ...], room: int) -> tuple[int, ...]:
     """What comes after a place, on into the prefix and into itself."""
-    found: list[int] = []
     num_ids, num_known = len(ids), len(ids) + len(prefix)
-    for at in range(place, place + room):
+    found = ids[place : place + room]
+    for at in range(place + len(found), place + room):
         if at < num_ids:
             found.append(ids[at])
         elif at < num_known:

@@ -128,13 +128,14 @@ class Speculator:
             threshold = price.narrow if name in self._narrow else price.wide
             wanted = threshold and threshold + price.rate * self._seconds_a_token[name]
             open_ones, asks = list[_Growing](), list[Ask]()
+            asks_first = name in self._cheap and name not in self._narrow
             for each in growing.values():
                 room = each.room_for(name)
                 if room > 0 and drafter.is_costly:
                     room = self._paying_room(each, name, room, wanted)
                 if room > 0:
                     open_ones.append(each)
-                    asks.append(each.ask(room))
+                    asks.append(each.ask(room, self._worth(each, name, wanted) if asks_first else None))
             if asks:
                 drafts = self._ask(drafter, asks)
                 told = (one for one in zip(open_ones, asks, drafts) if one[2] is not NO_DRAFT)
@@ -199,8 +200,7 @@ class Speculator:
         threshold: float,
     ) -> None:
         sequence = growing.sequence
-        if sequence.constraint is None and name in self._cheap:
-            threshold = min(_FREE_MARGIN * threshold, _FREE_HIGHEST)
+        threshold = self._threshold(sequence, name, threshold)
         factor = self._luck_of(sequence, name).factor
         type_key = sequence.request.type_key
         kinds: list[tuple[Hashable, ...]] = []
@@ -223,6 +223,17 @@ class Speculator:
             part = DraftPart(name, ids, probs, tuple(kinds), tuple(expected))
             growing.parts.append(part.cut(len(kinds)))
         growing.is_open = len(kinds) == len(ids)
+
+    def _threshold(self, sequence: Sequence, name: str, threshold: float) -> float:
+        if sequence.constraint is None and name in self._cheap:
+            return min(_FREE_MARGIN * threshold, _FREE_HIGHEST)
+        return threshold
+
+    def _worth(self, growing: _Growing, name: str, threshold: float) -> _Worth:
+        sequence = growing.sequence
+        least = self._threshold(sequence, name, threshold)
+        factor = growing.chance * self._luck_of(sequence, name).factor
+        return _Worth(self._acceptance, name, sequence.request.type_key, factor, growing.chance, least)
 
     def _sound(self, draft: Draft, ask: Ask) -> tuple[tuple[int, ...], NDArray[np.float64] | None]:
         """The ids up to the first that is none, and their laws up to the first that is none. Raises for garbage."""
@@ -313,9 +324,28 @@ class _Growing:
             return 0
         return self._room - sum(len(part.ids) for part in self.parts)
 
-    def ask(self, room: int) -> Ask:
-        prefix = tuple(token_id for part in self.parts for token_id in part.ids)
-        return Ask(self.sequence, prefix, room)
+    def ask(self, room: int, worth: _Worth | None) -> Ask:
+        prefix = tuple([token_id for part in self.parts for token_id in part.ids])
+        return Ask(self.sequence, prefix, room, worth)
+
+
+class _Worth:
+    """`Worth` of the next token of a draft in the making. reach: the chance that the draft is accepted so far."""
+
+    __slots__ = ("_acceptance", "_factor", "_least", "_name", "_reach", "_type_key")
+
+    def __init__(
+        self, acceptance: Acceptance, name: str, type_key: int | None, factor: float, reach: float, least: float
+    ) -> None:
+        self._acceptance, self._name, self._type_key = acceptance, name, type_key
+        self._factor, self._reach, self._least = factor, reach, least
+
+    def pays(self, kind: Hashable, chance: float) -> bool:
+        measured = self._acceptance.chance_within(_kinds(kind, self._name, self._type_key), chance)
+        return min(self._reach, self._factor * measured) >= self._least
+
+    def left_out(self, kind: Hashable) -> None:
+        self._acceptance.untried(*_kinds(kind, self._name, self._type_key))
 
 
 def _count(counts: dict[str, DraftCounts], name: str, drafted: int, accepted: int) -> None:
@@ -334,7 +364,10 @@ def _kind(draft: Draft, place: int, opinion: float, name: str, type_key: int | N
     """What acceptance is kept by, from the broad to the narrow."""
     if draft.kinds is None or place >= len(draft.kinds):
         return ((name, int(opinion * 8), type_key),)
-    kind = draft.kinds[place]
+    return _kinds(draft.kinds[place], name, type_key)
+
+
+def _kinds(kind: Hashable, name: str, type_key: int | None) -> tuple[Hashable, ...]:
     narrow = (name, kind, type_key)
     return ((name, kind[0], type_key), narrow) if isinstance(kind, tuple) and kind else (narrow,)
 

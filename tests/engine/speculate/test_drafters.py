@@ -315,6 +315,58 @@ def test_a_copied_value_is_closed_as_values_of_its_type_were_and_forced_text_fol
     assert spell(after.ids) == b'age":'
 
 
+class Least:
+    """`Worth` of a drafter that is believed: what it gives less than `least` does not pay."""
+
+    def __init__(self, least: float) -> None:
+        self.least = least
+        self.asked: list[Any] = []
+        self.left: list[Any] = []
+
+    def pays(self, kind: Any, chance: float) -> bool:
+        self.asked.append(kind)
+        return chance >= self.least
+
+    def left_out(self, kind: Any) -> None:
+        self.left.append(kind)
+
+
+class Untouched:
+    """A constraint that nobody may look at."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the constraint was asked for {name}")
+
+
+def test_a_guess_that_cannot_pay_is_not_shown_to_the_constraint() -> None:
+    worth = Least(2.0)
+    ids = encode("zabcab")
+    sequence = sequence_of(ids[:4], ids[4:], Untouched())  # type: ignore[arg-type]
+    [draft] = NgramDrafter(TOKENS).propose([Ask(sequence, (), 4, worth)])
+    assert not draft.ids
+    assert worth.left == [(2, 0, False)] and len(worth.asked) == 2  # the token itself, and one that closes the value
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_guess_that_pays_is_the_same_as_if_nobody_had_asked(seed: int) -> None:
+    rng, drafter = random.Random(seed), NgramDrafter(TOKENS)
+    num_given = num_left = 0
+    for _ in range(60):
+        names = [rng.choice(("Bo. ", "Ada, ", "Eve ")) for _ in range(rng.randrange(1, 4))]
+        begun = rng.choice(('{"name":"', '{"name":"A', '{"name":"Bo', '{"name":"Bo","age":'))
+        sequence = sequence_of(
+            encode("".join(names)), encode(begun), constraint_of(PERSON, begun.encode()), type_key=rng.randrange(2)
+        )
+        free, worth = ngram(sequence, room=5, drafter=drafter), Least(rng.choice((0.1, 0.3, 0.6)))
+        [draft] = drafter.propose([Ask(sequence, (), 5, worth)])
+        if free.ids and free.chances is not None and free.chances[0] >= worth.least:
+            assert draft.ids == free.ids and draft.kinds == free.kinds
+            num_given += 1
+        num_left += bool(free.ids) and not draft.ids
+        drafter.release(sequence)
+    assert num_given > 3 and num_left > 3
+
+
 def answer(drafter: NgramDrafter, pieces: Ids[str], spec: Any = PERSON) -> None:
     """A whole answer of type 7, seen piece by piece."""
     sequence = sequence_of(encode("Bo. "), (), constraint_of(spec), type_key=7)
