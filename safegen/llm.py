@@ -200,6 +200,7 @@ class LLM:
         rows_per_part: int = 10_000,
         version: str | None = None,
         progress: ProgressKind = "auto",
+        report: str | os.PathLike[str] | None = None,
         **sampling: Any,
     ) -> JobReport:
         """Answer every row of a file, each exactly once, however often the process is killed and the job run again.
@@ -215,8 +216,9 @@ class LLM:
         to do when the output was begun with another type, prompt, model, guard or setting: "refuse", "keep" the rows
         that are done, or "restart". version: a text of your own that counts as such a setting. ordered: write records
         in the input's order. window: rows in flight, None is twice max_num_seqs. max_row_bytes: longer rows are error
-        rows. progress: "auto" is a bar on a terminal, else a line every ten seconds. seed (in params or by name): of
-        the job; each row draws with a seed of its own.
+        rows. progress: "auto" is a bar on a terminal, else a line every ten seconds. report: a .html file for a page on
+        how it went, written also when the job fails. seed (in params or by name): of the job; each row draws with a
+        seed of its own.
 
         Never raises for a row: its record has a status and an error. Raises JobError (input or output cannot be used;
         what was written is kept), RequestError, SchemaError, GrammarError or EngineClosed for the job as a whole.
@@ -227,7 +229,7 @@ class LLM:
         call = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
         options = JobOptions(
             prompt, type_of, schema_column, id_column, call, format, resume, retry_failed, on_change, ordered, window,
-            max_row_bytes, rows_per_part, version, progress,
+            max_row_bytes, rows_per_part, version, progress, report,
         )  # fmt: skip
         return run_job(self._runtime, input, output, type, options)
 

@@ -119,4 +119,10 @@ def load_runtime(options: LoadOptions) -> Runtime:
         speculation=speculation,
         guards=options.guards,
         fingerprint=model_fingerprint(path, kernels, config.kv_cache_dtype, options.quantization),
+        model_name=_model_name(options.model, path),
     )
+
+
+def _model_name(given: str | os.PathLike[str] | None, path: Path) -> str:
+    """A hub id as it was given; of a path its last part."""
+    return path.name if given is None or os.path.exists(given) else os.fspath(given)

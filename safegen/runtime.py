@@ -111,7 +111,7 @@ def disk_cache(limits: Limits) -> DiskCache | None:
 class Runtime:
     """A model, ready to answer. max_context: tokens of prompt and answer together. max_num_seqs: sequences the engine
     runs at once; sizes the window of a batch. speculation: what the engine's drafters are. guards: of every call.
-    fingerprint: tells models apart whose answers may differ."""
+    fingerprint: tells models apart whose answers may differ. model_name: for people; no folders of this machine."""
 
     def __init__(
         self,
@@ -124,8 +124,10 @@ class Runtime:
         speculation: Speculation = OFF,
         guards: Any = (),
         fingerprint: str = "",
+        model_name: str = "",
     ) -> None:
         self.limits = limits
+        self.model_name = model_name
         self.fingerprint = fingerprint
         self._guards: Guards | None = None
         if has_guards(guards):

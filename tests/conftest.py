@@ -1,15 +1,19 @@
 """Fixtures shared by all tests, and the count of tests that could not run for want of a corpus.
 
 `make test` sets SAFEGEN_DATA and SAFEGEN_CASES; `make test-full` also SAFEGEN_FULL=1. Where a corpus is absent its
-tests are skipped, and the summary line `corpus-skips: N` says how many, which .ci/run takes for a failure.
+tests are skipped, and without a browser those of pages; the summary line `corpus-skips: N` says how many, which .ci/run
+takes for a failure.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.browser import Browser, find_chromium
 
 _ABSENT = "corpus absent: "
 
@@ -31,6 +35,16 @@ def data_dir() -> Path:
 def cases_dir() -> Path:
     """The constraint cases."""
     return _folder("SAFEGEN_CASES")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; pages are looked at in it."""
+    command = find_chromium()
+    if command is None:
+        pytest.skip(f"{_ABSENT}no chromium on the path (apt-get install chromium, or set SAFEGEN_CHROMIUM)")
+    with Browser(command) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

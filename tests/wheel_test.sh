@@ -47,6 +47,9 @@ print("wheel test:", result.value)
 EOF
 PYTHONPATH="" "$work/venv/bin/python" app.py
 "$work/venv/bin/safegen" check --regex '[0-9]+' > /dev/null
+echo '"Is water wet?"' > in.jsonl
+"$work/venv/bin/safegen" job in.jsonl out.jsonl --choice yes no --progress off --report report.html
+grep -q -- '--ground:' report.html # the page's style lies in the wheel too
 find "$work/venv" -maxdepth 4 -path '*site-packages*' \( -name engine -o -name kernels -o -name grammars \) -print | grep . && {
   echo "wheel test: a generic name landed in site-packages" >&2
   exit 1

@@ -60,6 +60,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="of the job; each row draws with a seed of its own")
     parser.add_argument("--no-show-schema", action="store_true", help="do not tell the model the type")
     parser.add_argument("--progress", default="auto", choices=["auto", "bar", "lines", "off"])
+    parser.add_argument("--report", metavar="FILE", help="write a page on how the job went (.html)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
 
 
@@ -87,6 +88,7 @@ def _job(arguments: argparse.Namespace, spec: Any) -> int:
             on_change=arguments.on_change,
             version=arguments.version_name,
             progress=arguments.progress,
+            report=arguments.report,
             **sampling,
         )
     if arguments.json:

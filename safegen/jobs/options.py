@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -35,6 +36,7 @@ class JobOptions:
     rows_per_part: int = 10_000
     version: str | None = None
     progress: ProgressKind = "auto"
+    report: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("resume", "retry_failed", "ordered"):
@@ -43,6 +45,8 @@ class JobOptions:
         for name in ("schema_column", "id_column", "version"):
             if not isinstance(getattr(self, name), str | None):
                 raise self._wrong(name, "a string or None")
+        if not isinstance(self.report, str | os.PathLike | None):
+            raise self._wrong("report", "a path or None")
         for name in ("window", "max_row_bytes", "rows_per_part"):
             value = getattr(self, name)
             if name == "window" and value is None:

@@ -34,12 +34,13 @@ class PartFiles:
         self._waiting: list[dict[str, Any]] = []  # the journal's records
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """key, status and usage of every record, once each."""
+        """key, id, status, error and usage of every record, once each."""
         found = list(self._journal.records())
         waiting = {record["key"]: record for record in found}
         for part in self._parts():
-            for record in self._read(part, ["key", "status", *_USAGE_COLUMNS]):
+            for record in self._read(part, ["key", "id", "status", "error", *_USAGE_COLUMNS]):
                 waiting.pop(record["key"], None)
+                record["error"] = None if record["error"] is None else json.loads(record["error"])
                 record["usage"] = {name: record.pop(name) for name in _USAGE_COLUMNS}
                 yield record
         self._waiting = list(waiting.values())

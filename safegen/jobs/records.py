@@ -3,7 +3,8 @@
     id, row, key, status, value, usage, error, audit, total_ms
 
 Further keys only where there is something to say: `text` where there is no value but a text came, `thinking`,
-`choices`, `alternatives`. `row` is the row's number in the input, by which its order is restored; `key` is who it is.
+`choices`, `alternatives`, and in `usage` what speculation `drafted` and had `accepted`. `row` is the row's number in
+the input, by which its order is restored; `key` is who it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from safegen.engine.request import Usage
 from safegen.jobs.plan import PlannedRow
 from safegen.result import Result
 
@@ -27,11 +29,7 @@ def record_of(planned: PlannedRow, result: Result[Any]) -> dict[str, Any]:
         "key": planned.key,
         "status": result.status,
         "value": json_value(result.value),
-        "usage": {
-            "prompt_tokens": result.usage.prompt_tokens,
-            "completion_tokens": result.usage.completion_tokens,
-            "cached_tokens": result.usage.cached_tokens,
-        },
+        "usage": _usage_of(result.usage),
         "error": None if result.error is None else error_of(result.error),
         "audit": [each.to_dict() for each in result.audit],
         "total_ms": round(result.timings.total_ms, 3),
@@ -47,6 +45,15 @@ def record_of(planned: PlannedRow, result: Result[Any]) -> dict[str, Any]:
             {"status": each.status, "value": json_value(each.value)} for each in result.alternatives
         ]
     return record
+
+
+def _usage_of(usage: Usage) -> dict[str, int]:
+    tokens = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+    }
+    return tokens | {"drafted": usage.drafted, "accepted": usage.accepted} if usage.drafted else tokens
 
 
 def json_value(value: Any) -> Any:

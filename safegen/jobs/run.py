@@ -15,6 +15,7 @@ from typing import Any
 from safegen.drive import Stop
 from safegen.engine.request import SamplingParams
 from safegen.errors import JobOutputError, RequestError
+from safegen.jobs.about import about_job
 from safegen.jobs.flow import Flow
 from safegen.jobs.header import Config, check_unchanged, read_header, write_header
 from safegen.jobs.index import RowIndex
@@ -26,6 +27,7 @@ from safegen.jobs.plan import Planner
 from safegen.jobs.progress import make_progress
 from safegen.jobs.prompts import describe_prompt
 from safegen.jobs.report import JobReport, report_of
+from safegen.jobs.report_file import check_report, reported
 from safegen.jobs.sources import Source, open_source
 from safegen.jobs.tally import Tally
 from safegen.runtime import CallOptions, Runtime
@@ -67,7 +69,8 @@ def run_job(
             }
         )
         _check_places(given, paths)
-        return _run(runtime, source, paths, planner, config, options, stop)
+        page = check_report(options.report, source.name, paths)
+        return _run(runtime, source, paths, planner, config, options, page, stop)
     finally:
         source.close()
 
@@ -79,13 +82,15 @@ def _run(
     planner: Planner,
     config: Config,
     options: JobOptions,
+    page: Path | None,
     stop: Stop | None,
 ) -> JobReport:
     paths.prepare()
     with OutputLock(paths.lock), contextlib.closing(RowIndex()) as index:
         configs = _settled_configs(paths, config, options)
         tally = Tally(total=source.total, position=source.position)
-        with _opened(paths.make(options.rows_per_part), index, tally, options) as output:
+        about = about_job(runtime, source, paths, config, len(configs))
+        with reported(page, tally, about), _opened(paths.make(options.rows_per_part), index, tally, options) as output:
             window = options.window or _WINDOW_PER_SEQUENCE * runtime.max_num_seqs
             flow = Flow(
                 runtime, source, planner, index, output, tally,
@@ -94,6 +99,7 @@ def _run(
             with make_progress(options.progress, tally) as progress:
                 flow.to_end(stop)
                 output.finish()
+                tally.end()
                 report = report_of(tally, str(paths.path))
             progress.summary(report)
     return report
@@ -107,7 +113,7 @@ def _opened(output: Output, index: RowIndex, tally: Tally, options: JobOptions) 
         if options.retry_failed and record["status"] != "ok":
             has_failed = True
         elif index.add_done(record["key"]):
-            tally.before[record["status"]] += 1
+            tally.add_before(record)
     if has_failed:
         output.rewrite(lambda record: record["status"] == "ok")
     output.open()

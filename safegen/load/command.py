@@ -31,6 +31,7 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quantization", choices=["int8", "int4"])
     parser.add_argument("--no-speculation", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    parser.add_argument("--html", metavar="FILE", help="write a page: table, charts and the promise; needs nothing")
     parser.add_argument("--plot", metavar="FILE", help=".html (needs nothing), .png or .svg (need matplotlib)")
     parser.set_defaults(command=_bench)
 
@@ -52,8 +53,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     if not 0 < arguments.percentile <= 100:
         raise RequestError("--percentile lies in (0, 100]", field="--percentile", value=arguments.percentile)
-    if arguments.plot is not None:
-        check_plot(arguments.plot)  # before the work, not after it
+    for field, path in (("--plot", arguments.plot), ("--html", arguments.html)):
+        if path is not None:
+            check_plot(path, field)  # before the work, not after it
     slo = Slo(_seconds(arguments.ttft_ms), _seconds(arguments.tpot_ms), arguments.percentile / 100)
     prompts = None if arguments.input is None else read_prompts(arguments.input)
     spec = None if arguments.schema is None else JsonSchema(_text(arguments.schema))
@@ -73,6 +75,9 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         report.save_plot(arguments.plot)
         print(f"plot: {arguments.plot}", file=sys.stderr)
+    if arguments.html is not None:
+        report.save_html(arguments.html)
+        print(f"page: {arguments.html}", file=sys.stderr)
     return 0 if report.ok else 1
 
 

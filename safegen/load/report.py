@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from html import escape
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safegen.errors import RequestError
-from safegen.load.charts import Chart, Line, svg
+from safegen.errors import JobOutputError, RequestError
+from safegen.jobs.durable import replace_file
+from safegen.load.html_report import load_charts, load_page
+from safegen.reports.charts import bounds_in_sight, is_by_ratio
 
 if TYPE_CHECKING:
     from safegen.load.testing import LoadPoint, LoadReport
@@ -18,12 +20,7 @@ _COLUMNS = (
     ("total p99", "total_ms.p99"), ("req/s", "requests_per_s"), ("tokens/s", "tokens_per_s"), ("good %", "goodput_pct"),
     ("ok %", "ok_pct"),
 )  # fmt: skip
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:2em auto;padding:0 1em;color:#1f2328}
-table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:right;border-bottom:1px solid #d0d7de}
-td:first-child,th:first-child{text-align:left}svg{width:560px;max-width:100%;margin-right:1em}
-.title{font-weight:600;font-size:14px}.tick{font-size:11px;fill:#59636e}.grid{stroke:#d0d7de}.miss{color:#d1451b}
-"""
+_PAGES, _DRAWINGS = (".html", ".htm"), (".png", ".svg")
 
 
 def table(report: LoadReport) -> str:
@@ -55,76 +52,46 @@ def _promise(report: LoadReport) -> str:
     return " and ".join(parts)
 
 
-def charts(report: LoadReport) -> list[Chart]:
-    """TTFT, TPOT and tokens a second; rates and closed loops apart, since they have no common axis."""
-    groups = (
-        ("requests a second", [point for point in report.points if point.rate_per_s is not None]),
-        ("requests in flight", [point for point in report.points if point.concurrency is not None]),
-    )
-    return [chart for x_title, points in groups if points for chart in _charts(report, x_title, points)]
-
-
-def _charts(report: LoadReport, x_title: str, points: Sequence[LoadPoint]) -> Iterator[Chart]:
-    names = [f"{point.rate_per_s if point.rate_per_s is not None else point.concurrency:g}" for point in points]
-
-    def line(name: str, key: str) -> Line:
-        return Line(name, [point.figures.get(key) for point in points])
-
-    for title, key, promised_s in (
-        ("TTFT, ms", "ttft_ms", report.slo.ttft_s),
-        ("TPOT, ms", "tpot_ms", report.slo.tpot_s),
-    ):
-        lines = [line(share, f"{key}.{share}") for share in ("p50", "p99")]
-        if promised_s is not None:
-            lines.append(Line("promised", [promised_s * 1e3] * len(points), dashed=True))
-        yield Chart(title, x_title, names, lines)
-    yield Chart("tokens a second", x_title, names, [line("tokens/s", "tokens_per_s")])
-    yield Chart("within the promise, %", x_title, names, [line("goodput", "goodput_pct"), line("ok", "ok_pct")])
-
-
 def page(report: LoadReport) -> str:
     """One HTML file that needs no other and no network."""
-    heads = "".join(f"<th>{escape(head)}</th>" for head, _ in _COLUMNS)
-    rows = "".join(
-        f"<tr><td>{escape(point.name)}</td>{''.join(f'<td>{cell}</td>' for cell in _cells(point))}</tr>"
-        for point in report.points
-    )
-    misses = "".join(
-        f'<li class="miss">{escape(point.name)}: {escape(miss)}</li>'
-        for point in report.points
-        for miss in point.misses
-    )
-    verdict = "".join(f"<p>{escape(line)}</p>" for line in _verdict(report))
-    drawn = "".join(svg(chart) for chart in charts(report))
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Load test</title><style>{_STYLE}</style>'
-        f"</head><body><h1>Load test</h1>{verdict}<ul>{misses}</ul>{drawn}"
-        f"<table><tr><th>load</th>{heads}</tr>{rows}</table>"
-        f"<p>Arrivals: {escape(report.arrivals)}, seed {report.seed}.</p></body></html>\n"
-    )
+    has_promise = report.slo.ttft_s is not None or report.slo.tpot_s is not None
+    return load_page(report, _promise(report) if has_promise else "")
 
 
-def check_plot(path: str) -> None:
+def check_plot(path: str, field: str = "--plot") -> None:
     """Raises RequestError where `save_plot` would, as far as that can be known before there is a report."""
     suffix = Path(path).suffix.lower()
-    if suffix not in (".html", ".png", ".svg"):
-        raise RequestError(f"a plot is .html, .png or .svg, got {path!r}", field="--plot", value=path)
+    if suffix not in (*_PAGES, *(_DRAWINGS if field == "--plot" else ())):
+        kinds = ".html, .png or .svg" if field == "--plot" else ".html"
+        raise RequestError(f"{field} takes a {kinds} file, got {path!r}", field=field, value=path)
     if not Path(path).absolute().parent.is_dir():
-        raise RequestError(f"{path} cannot be written: there is no such folder", field="--plot", value=path)
-    if suffix != ".html":
+        raise RequestError(f"{path} cannot be written: there is no such folder", field=field, value=path)
+    if Path(path).exists() and not Path(path).is_file():
+        raise RequestError(f"{path} cannot be written: it is no file", field=field, value=path)
+    try:
+        with tempfile.NamedTemporaryFile(dir=Path(path).absolute().parent, prefix=".safegen-", suffix=".tmp"):
+            pass
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written: {error.strerror or error}", field=field, value=path) from error
+    if suffix in _DRAWINGS:
         _figure_class()
 
 
-def save_plot(report: LoadReport, path: str) -> None:
-    """The suffix says what: .html is `page`; .png and .svg are drawn by matplotlib."""
-    check_plot(path)
-    try:
-        if Path(path).suffix.lower() == ".html":
-            Path(path).write_text(page(report), encoding="utf-8")
+def save_plot(report: LoadReport, path: str, field: str = "--plot") -> None:
+    """The suffix says what: .html is `page`; .png and .svg are drawn by matplotlib. Complete, or not at all."""
+    check_plot(path, field)
+    suffix = Path(path).suffix.lower()
+
+    def write(temporary: Path) -> None:
+        if suffix in _PAGES:
+            temporary.write_text(page(report), encoding="utf-8", errors="backslashreplace")
         else:
-            _figure(report).savefig(path)
-    except OSError as error:
-        raise RequestError(f"{path} cannot be written: {error}", field="--plot", value=path) from error
+            _figure(report).savefig(temporary, format=suffix.removeprefix("."))
+
+    try:
+        replace_file(Path(path).resolve(), write)
+    except JobOutputError as error:
+        raise RequestError(f"{path} cannot be written: {error.reason}", field=field, value=path) from error
 
 
 def _figure_class() -> Any:
@@ -139,17 +106,22 @@ def _figure_class() -> Any:
 
 
 def _figure(report: LoadReport) -> Any:
-    drawn = charts(report)
+    drawn = load_charts(report)
     figure = _figure_class()(figsize=(11, 3.2 * -(-len(drawn) // 2)), layout="constrained")
     places = figure.subplots(-(-len(drawn) // 2), 2, squeeze=False).flat
     for axes, chart in zip(places, drawn):
-        for line in chart.lines:
-            axes.plot(chart.x, line.y, linestyle="--" if line.dashed else "-", marker="" if line.dashed else "o",
-                      label=line.name)  # fmt: skip
-        axes.set(title=chart.title, xlabel=chart.x_title)
+        for line, marker in zip(chart.measured, "os^D"):
+            axes.plot(chart.x, line.y, marker=marker, label=line.name)
+        for name, bound in bounds_in_sight(chart):
+            axes.axhline(bound, linestyle="--", color="black", label=name)
+        if is_by_ratio(chart.x):
+            axes.set_xscale("log")
+        axes.set_xticks(chart.x, chart.names)
+        axes.minorticks_off()
+        axes.set(title=chart.title, xlabel=chart.x_title, ylabel=chart.unit)
         axes.set_ylim(bottom=0)
         axes.legend()
     return figure
 
 
-__all__ = ["charts", "check_plot", "page", "save_plot", "table"]
+__all__ = ["check_plot", "page", "save_plot", "table"]

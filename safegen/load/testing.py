@@ -12,6 +12,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from safegen.async_llm import AsyncLLM
@@ -20,6 +21,7 @@ from safegen.llm import LLM
 from safegen.load.replay import Asked, in_turns, replay
 from safegen.load.trace import Arrival, Served, Slo, fixed_trace, poisson_trace, steady_tokens_per_s, trace_figures
 from safegen.load.workload import made_up, of_prompts
+from safegen.reports.versions import versions
 
 Arrivals = Literal["poisson", "fixed"]
 _TRACES = {"poisson": poisson_trace, "fixed": fixed_trace}
@@ -47,12 +49,16 @@ class LoadPoint:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """points in the order asked for. slo: what was promised. arrivals, seed: of the traces."""
+    """points in the order asked for. slo: what was promised. arrivals, seed: of the traces. model, measured_at (when
+    the test began, UTC) and versions: of what was measured."""
 
     points: tuple[LoadPoint, ...]
     slo: Slo
     arrivals: Arrivals
     seed: int
+    model: str = ""
+    measured_at: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -61,7 +67,10 @@ class LoadReport:
 
     def to_dict(self) -> dict[str, Any]:
         points = [{**asdict(point), "name": point.name, "meets": point.meets} for point in self.points]
-        return {"ok": self.ok, "slo": asdict(self.slo), "arrivals": self.arrivals, "seed": self.seed, "points": points}
+        return {
+            "ok": self.ok, "slo": asdict(self.slo), "arrivals": self.arrivals, "seed": self.seed, "model": self.model,
+            "measured_at": self.measured_at, "versions": dict(self.versions), "points": points,
+        }  # fmt: skip
 
     def table(self) -> str:
         from safegen.load.report import table
@@ -75,10 +84,16 @@ class LoadReport:
         return page(self)
 
     def save_plot(self, path: str) -> None:
-        """As .html, or .png or .svg, which need matplotlib. Raises RequestError."""
+        """As .html, or .png or .svg, which need matplotlib. Complete or not at all. Raises RequestError."""
         from safegen.load.report import save_plot
 
         save_plot(self, path)
+
+    def save_html(self, path: str) -> None:
+        """`to_html` as a file, complete or not at all. Raises RequestError."""
+        from safegen.load.report import save_plot
+
+        save_plot(self, path, "--html")
 
 
 def load_test(
@@ -120,8 +135,11 @@ def load_test(
     test = _Test(
         AsyncLLM.from_runtime(runtime), workload, prompts is None, arrivals, num_requests, seed, slo or Slo(), progress
     )
+    begun = datetime.now(UTC)
     points = asyncio.run(test.points(rates, concurrency))
-    return LoadReport(tuple(points), test.slo, arrivals, seed)
+    return LoadReport(
+        tuple(points), test.slo, arrivals, seed, runtime.model_name, f"{begun:%Y-%m-%d %H:%M:%S} UTC", tuple(versions())
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ import pytest
 from safegen.cli import NOT_OK, OK, USER_MISTAKE, main
 from safegen.errors import RequestError
 from safegen.llm import LLM
-from safegen.load.charts import Chart, Line, svg
 from safegen.load.testing import LoadPoint, LoadReport, load_test
 from safegen.load.trace import Arrival, Served, Slo, fixed_trace, steady_tokens_per_s
 from safegen.load.workload import made_up, read_prompts
 from safegen.types import Choice
+from tests.support.browser import Browser
 from tests.support.sdk_fakes import make_llm
 
 
@@ -153,20 +153,41 @@ def a_report() -> LoadReport:
 
 def test_the_page_stands_alone_and_holds_every_point() -> None:
     page = a_report().to_html()
-    assert not re.search(r"(src|href)=|https?://(?!www\.w3)|@import|url\(", page)
-    assert page.count("<svg") == 8 and page.count("<tr>") == 4
-    assert "2.5/s: p99 of &lt;TTFT&gt;" in page and "<TTFT>" not in page
-    for drawing in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+    assert not re.search(r"(src|href)=|https?://|@import|url\(", page)
+    drawn = re.findall(r'<svg class="plot".*?\n</svg>', page, flags=re.DOTALL)
+    assert len(drawn) == 12
+    assert page.split('id="points"')[1].split("</table>")[0].count("<tr>") == 1 + 3
+    assert "p99 of &lt;TTFT&gt;" in page and "<TTFT>" not in page
+    for drawing in drawn:
         ElementTree.fromstring(drawing)
 
 
-def test_a_chart_draws_its_values_where_they_belong() -> None:
-    drawn = svg(Chart("t", "x", ["a", "b", "c"], [Line("l", [0.0, 50.0, None]), Line("p", [100.0] * 3, dashed=True)]))
-    circles = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', drawn)]
-    assert len(circles) == 2 and circles[0][0] < circles[1][0]
-    bottom, middle, top = circles[0][1], circles[1][1], float(re.findall(r'points="[\d.]+,([\d.]+)', drawn)[1])
-    assert middle == pytest.approx((bottom + top) / 2, abs=0.2), "50 of 100"
-    assert "stroke-dasharray" in drawn
+def test_the_page_in_a_browser_tells_every_load_and_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
+    a_report().save_html(str(tmp_path / "load.html"))
+    for width in (320, 375, 1280):
+        browser.open(tmp_path / "load.html", width=width, scheme="dark" if width == 375 else "light")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert browser.console == [] and browser.requests == [(tmp_path / "load.html").as_uri()]
+    rows = browser.evaluate(
+        "[...document.querySelectorAll('#points tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+    )
+    assert [row[:3] for row in rows] == [
+        ["1/s", "kept", "10"],
+        ["2.5/s", "missed", "10"],
+        ["8 in flight", "kept", "10"],
+    ]
+    assert rows[0][3] == "10.0" and rows[0][5] == "30.0" and rows[2][4] == "–"
+    assert "does not hold at every load: p99 of TTFT within 20 ms. It holds at 1/s, 8 in flight." in browser.evaluate(
+        "document.querySelector('.verdict').textContent"
+    )
+    bounds = browser.evaluate("[...document.querySelectorAll('#chart-0-0 .bound')].length")
+    named = browser.evaluate("[...document.querySelectorAll('#chart-0-0 text.mark')].map(e => e.textContent)")
+    assert bounds == 1 and named == ["promised for 99 %: 20 ms"]
+    alts = browser.evaluate("[...document.querySelectorAll('svg.plot')].map(e => e.getAttribute('aria-label'))")
+    assert alts[0] == (
+        "Time to the first text (TTFT), ms, against requests a second: p50 from 10 at 1 to 10 at 2.5, p99 from 30 at 1 "
+        "to 30 at 2.5; promised for 99 %: 20 ms."
+    )
 
 
 def test_a_plot_is_a_page_or_needs_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,8 +199,15 @@ def test_a_plot_is_a_page_or_needs_matplotlib(tmp_path: Path, monkeypatch: pytes
         a_report().save_plot(str(tmp_path / "plot.png"))
     with pytest.raises(RequestError, match="no such folder"):
         a_report().save_plot(str(tmp_path / "nowhere" / "plot.html"))
-    with pytest.raises(RequestError, match="a plot is"):
-        a_report().save_plot("plot.gif")
+    for wrong in ("plot.gif", "plot"):
+        with pytest.raises(RequestError, match=r"--plot takes a \.html, \.png or \.svg file"):
+            a_report().save_plot(wrong)
+    with pytest.raises(RequestError, match=r"--html takes a \.html file"):
+        a_report().save_html(str(tmp_path / "page.png"))
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(RequestError, match="it is no file"):
+        a_report().save_html(str(tmp_path / "folder.html"))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder.html", "plot.html"], "nothing is half-written"
 
 
 def test_a_png_is_drawn_with_matplotlib(tmp_path: Path) -> None:
@@ -201,13 +229,15 @@ def test_prompts_are_read_line_by_line_and_a_bad_line_is_named(tmp_path: Path) -
 def test_the_command_runs_the_default_model_and_tells_by_its_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    page = tmp_path / "page.html"
     short = ["--requests", "3", "--prompt-tokens", "48", "--output-tokens", "4", "--max-num-seqs", "4"]
     plot = tmp_path / "load.html"
-    assert main(["bench", "--concurrency", "1,2", *short, "--json", "--plot", str(plot)]) == OK
+    assert main(["bench", "--concurrency", "1,2", *short, "--json", "--plot", str(plot), "--html", str(page)]) == OK
     told = json.loads(capsys.readouterr().out)
     assert [point["concurrency"] for point in told["points"]] == [1, 2] and told["ok"] is True
     assert told["points"][0]["figures"]["ok_pct"] == 100
-    assert "<svg" in plot.read_text()
+    assert "<svg" in plot.read_text() and page.read_text() == plot.read_text()
+    assert told["model"].endswith(".gguf") and told["measured_at"].endswith("UTC") and told["model"] in page.read_text()
     monkeypatch.setattr("safegen.llm.LLM", lambda model, **options: make_llm())
     assert main(["bench", "--rates", "50", *short, "--ttft-ms", "0.001", "--arrivals", "fixed"]) == NOT_OK
     assert "p99 of TTFT" in capsys.readouterr().out
@@ -215,7 +245,15 @@ def test_the_command_runs_the_default_model_and_tells_by_its_exit_code(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--rates", "x"], ["--percentile", "0"], ["--plot", "a.gif"], ["--input", "none.jsonl"], ["--schema", "none"]],
+    [
+        ["--rates", "x"],
+        ["--percentile", "0"],
+        ["--plot", "a.gif"],
+        ["--html", "a.png"],
+        ["--html", "/proc/a.html"],
+        ["--input", "none.jsonl"],
+        ["--schema", "none"],
+    ],
 )
 def test_a_mistake_in_the_call_is_told_before_a_model_is_loaded(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
