@@ -52,17 +52,18 @@ def _mood(state: State, report: JobReport) -> str:
     return "good" if state.name == "done" and not report.num_failed else "bad"
 
 
+def _rows(count: int) -> str:
+    return "no rows" if not count else "1 row" if count == 1 else f"{count:,} rows"
+
+
 def _verdict(about: About, state: State, report: JobReport) -> str:
-    held = sum(report.statuses.values())
-    rows = "1 row" if held == 1 else f"{held:,} rows"
-    counts = (
-        f"The output holds {rows}; {report.num_failed:,} of them are not ok."
-        if report.num_failed
-        else f"The output holds {rows}, all ok." if held else "The output holds no rows."
-    )  # fmt: skip
+    held, failed = sum(report.statuses.values()), report.num_failed
+    counts = f"The output holds {_rows(held)}" + (", all ok." if held else ".")
+    if failed:
+        counts = f"The output holds {_rows(held)}; {failed:,} of them {'is' if failed == 1 else 'are'} not ok."
     again = "Run the same job again: it goes on where it stopped."
     if state.name == "done":
-        code = "" if not report.num_failed else f" (exit code {report.exit_code})"
+        code = "" if not failed else f" (exit code {report.exit_code})"
         return f"<b>Done{code}.</b> {counts}"
     if state.name == "running":
         written = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -121,7 +122,11 @@ def _failures_section(report: JobReport, details: JobDetails) -> str:
         [_reason_cell(reason, failures), f"{failures.in_output:,}", f"{failures.in_run:,}"]
         for reason, failures in details.by_reason()
     ]
-    columns = [Column("Reason, and some of its rows"), Column("Rows", True), Column("Of this run", True)]
+    columns = [
+        Column("Reason, and some of its rows", css_class="reason-cell"),
+        Column("Rows", True),
+        Column("Of this run", True),
+    ]
     intro = (
         f"By status, class of error and what it names; up to {NUM_EXAMPLES} ids each. The messages are in the output, "
         "since they may quote a row."
@@ -177,8 +182,8 @@ def _charts_section(report: JobReport, details: JobDetails) -> str:
     intro = ""
     if details.num_not_computed:
         intro = (
-            f"{details.num_not_computed:,} rows were refused or blocked before anything was computed; they have no "
-            "latency and no answer."
+            f"{_rows(details.num_not_computed)} refused or blocked before anything was computed: no latency and no "
+            "answer to count."
         )
     return section("distributions", "Latency, length and rate", charts(drawn), "run", intro)
 

@@ -20,6 +20,7 @@ _COLUMNS = (
     ("total p99", "total_ms.p99"), ("req/s", "requests_per_s"), ("tokens/s", "tokens_per_s"), ("good %", "goodput_pct"),
     ("ok %", "ok_pct"),
 )  # fmt: skip
+_LINES = (("o", "#0068a9"), ("s", "#c04a00"), ("^", "#00795c"), ("D", "#8a4b9b"))  # as the page draws them
 _PAGES, _DRAWINGS = (".html", ".htm"), (".png", ".svg")
 
 
@@ -110,8 +111,8 @@ def _figure(report: LoadReport) -> Any:
     figure = _figure_class()(figsize=(11, 3.2 * -(-len(drawn) // 2)), layout="constrained")
     places = figure.subplots(-(-len(drawn) // 2), 2, squeeze=False).flat
     for axes, chart in zip(places, drawn):
-        for line, marker in zip(chart.measured, "os^D"):
-            axes.plot(chart.x, line.y, marker=marker, label=line.name)
+        for line, (marker, colour) in zip(chart.measured, _LINES):
+            axes.plot(chart.x, line.y, marker=marker, color=colour, label=line.name)
         for name, bound in bounds_in_sight(chart):
             axes.axhline(bound, linestyle="--", color="black", label=name)
         if is_by_ratio(chart.x):
