@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,8 @@ def _job(arguments: argparse.Namespace, spec: Any) -> int:
             report=arguments.report,
             **sampling,
         )
+    if arguments.report is not None and arguments.progress != "off":
+        print(f"page: {arguments.report}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(report.to_dict()))
     return report.exit_code

@@ -35,7 +35,10 @@ def check_report(given: str | os.PathLike[str] | None, source_name: str, paths: 
     path = Path(given)
     if path.suffix.lower() not in _SUFFIXES:
         raise RequestError(f"report={str(path)!r}; a page is named .html", field="report", value=str(path))
-    path = path.resolve()  # what a link leads to is replaced, not the link
+    try:
+        path = path.resolve()  # what a link leads to is replaced, not the link
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a zero byte
+        raise RequestError(f"report={str(given)!r} is no path: {error}", field="report", value=str(given)) from error
     if path == Path(source_name).resolve():
         raise RequestError("input and report are the same", field="report", value=str(given))
     if paths.is_parquet and paths.path.resolve() in path.parents:

@@ -134,6 +134,7 @@ def test_while_it_runs_the_page_says_so_and_is_never_half_written(
     [
         ("report.txt", RequestError, r"named \.html"),
         ("report", RequestError, r"named \.html"),
+        ("a\0.html", RequestError, "no path"),
         ("folder.html", JobOutputError, "no file"),
         ("in.jsonl/report.html", JobOutputError, "in.jsonl/report.html"),
         ("/proc/report.html", JobOutputError, "cannot be written"),
@@ -271,6 +272,7 @@ def test_the_command_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     Path("in.jsonl").write_text('"a"\n"b"\n')
     assert main(["job", "in.jsonl", "out.jsonl", "--report", "report.html"]) == OK
+    assert "page: report.html" in capsys.readouterr().err
     assert "The output holds 2 rows, all ok." in read(tmp_path / "out.jsonl")
     assert main(["job", "in.jsonl", "out.jsonl", "--report", "report.pdf"]) == USER_MISTAKE
     assert "named .html" in capsys.readouterr().err

@@ -42,6 +42,7 @@ class Browser:
         self._number = 0
         self._received = b""
         self._session: str | None = None
+        self._loaded = False
         self.console: list[str] = []
         self.requests: list[str] = []
 
@@ -57,11 +58,18 @@ class Browser:
         )  # fmt: skip
         os.close(theirs_in)
         os.close(theirs_out)
+        try:
+            self._attach()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _attach(self) -> None:
         target = self._send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._send(f"{domain}.enable")
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
