@@ -37,6 +37,8 @@ _FIRST = "first"
 # worth before it was asked for.
 _FREE_MARGIN, _FREE_HIGHEST = 1.4, 0.97
 _FREE = Price(0.0, 0.0, 0.0)
+_DEAR = 0.9  # where only what is all but certain pays, free text is seldom guessed: it is not looked at each time
+_MAX_REST = 3  # in powers of two
 _NEW_SHARE = 0.1
 _KEEP_UNASKED = 0.995
 _SUM_TOLERANCE = 1e-3
@@ -66,6 +68,7 @@ class Speculator:
         self._acceptance = Acceptance()
         self._cost = StepCost()
         self._luck: dict[Sequence, dict[str, Luck]] = {}
+        self._rests: dict[Sequence, _Rest] = {}
         self._logged: set[str] = set()  # drafters that have failed
         self._faults = dict.fromkeys((each.name for each in self._drafters), 0)
         self._seconds_a_token = dict.fromkeys(self._faults, 0.0)
@@ -129,10 +132,13 @@ class Speculator:
             wanted = threshold and threshold + price.rate * self._seconds_a_token[name]
             open_ones, asks = list[_Growing](), list[Ask]()
             asks_first = name in self._cheap and name not in self._narrow
+            rests = asks_first and min(_FREE_MARGIN * wanted, _FREE_HIGHEST) >= _DEAR
             for each in growing.values():
                 room = each.room_for(name)
                 if room > 0 and drafter.is_costly:
                     room = self._paying_room(each, name, room, wanted)
+                if room > 0 and rests and each.sequence.constraint is None and self._rest_of(each.sequence).goes_on():
+                    continue
                 if room > 0:
                     open_ones.append(each)
                     asks.append(each.ask(room, self._worth(each, name, wanted) if asks_first else None))
@@ -142,6 +148,9 @@ class Speculator:
                 sound = [self._extend(*one, wanted, name) for one in told]
                 if drafts and all(sound):
                     self._faults[name] = 0
+                if rests:
+                    for each in open_ones:
+                        self._rest_of(each.sequence).asked(found=each.parts != [])
         return ((each.sequence, each.parts) for each in growing.values() if each.parts)
 
     def _paying_room(self, growing: _Growing, name: str, room: int, wanted: float) -> int:
@@ -252,6 +261,9 @@ class Speculator:
         count = _num_laws(probs, ids)
         return tuple(ids[:count]), probs[:count]
 
+    def _rest_of(self, sequence: Sequence) -> _Rest:
+        return self._rests.setdefault(sequence, _Rest())
+
     def _luck_of(self, sequence: Sequence, name: str) -> Luck:
         return self._luck.setdefault(sequence, {}).setdefault(name, Luck())
 
@@ -301,11 +313,30 @@ class Speculator:
     def release(self, sequence: Sequence) -> None:
         """The sequence has ended."""
         self._luck.pop(sequence, None)
+        self._rests.pop(sequence, None)
         for drafter in self._drafters:
             try:
                 drafter.release(sequence)
             except Exception as error:
                 self._failed(drafter.name, error)
+
+
+class _Rest:
+    """After each look at a sequence that found nothing, twice as many steps go by until the next one."""
+
+    __slots__ = ("_left", "_num_vain")
+
+    def __init__(self) -> None:
+        self._num_vain = self._left = 0
+
+    def goes_on(self) -> bool:
+        """One step of it, if there is one left."""
+        self._left -= 1
+        return self._left >= 0
+
+    def asked(self, *, found: bool) -> None:
+        self._num_vain = 0 if found else min(self._num_vain + 1, _MAX_REST)
+        self._left = 2**self._num_vain - 1
 
 
 class _Growing:

@@ -10,10 +10,10 @@ import pytest
 
 from safegen.engine.backend import ForwardBatch
 from safegen.engine.sequence import Sequence
-from safegen.engine.speculate.base import Ask, Draft
+from safegen.engine.speculate.base import NO_DRAFT, Ask, Draft
 from safegen.engine.speculate.estimate import Acceptance, Luck, StepCost
-from safegen.engine.speculate.speculator import Speculator
-from tests.support.drafters import coming_tokens
+from safegen.engine.speculate.speculator import Speculator, _Rest
+from tests.support.drafters import FunctionDrafter, coming_tokens
 from tests.support.engine_driver import drive, make_core, make_request, naive
 from tests.support.fake_backend import FakeBackend
 
@@ -172,3 +172,32 @@ def test_drafts_that_do_not_pay_cost_next_to_nothing(wrong_every: int, row_s: fl
     drafted_s, stats = run_of(wrong_every, 1e-3, row_s)
     assert drafted_s < plain_s / 0.94
     assert stats.drafted_tokens < 60
+
+
+@pytest.mark.parametrize(("num_rows", "row_s", "least", "most"), [(16, 3e-3, 0.0, 0.4), (2, 1e-5, 0.9, 1.0)])
+def test_where_rows_are_dear_free_text_that_has_nothing_to_copy_is_looked_at_seldom(
+    num_rows: int, row_s: float, least: float, most: float
+) -> None:
+    clock, looks = _Clock(1e-5 if row_s > 1e-4 else 3e-3, row_s), list[int]()
+    backend = FakeBackend()
+    backend.on_forward = clock.passes
+
+    def look(ask: Ask) -> Draft:
+        looks.append(ask.sequence.num_output_tokens)
+        return NO_DRAFT
+
+    speculator = Speculator([FunctionDrafter(look)], clock=clock)
+    core = make_core(backend, speculator=speculator, num_blocks=512, max_num_seqs=num_rows, clock=clock)
+    sampling: dict[str, Any] = {"max_tokens": 100, "temperature": 1.0, "stop_ids": ()}
+    drive(core, [make_request(f"r{number}", [1, 2, 3], seed=number, **sampling) for number in range(num_rows)])
+    assert least * 100 * num_rows <= len(looks) <= most * 100 * num_rows
+    assert max(looks) > 80  # never for good
+
+
+def test_a_rest_grows_while_nothing_is_found_and_ends_when_something_is() -> None:
+    rest, steps = _Rest(), []
+    for step in range(40):
+        if not rest.goes_on():
+            steps.append(step)
+            rest.asked(found=step == 22)
+    assert steps == [0, 2, 6, 14, 22, 23, 25, 29, 37]
