@@ -29,12 +29,36 @@ template <class Body> void over_rows(ThreadPool::Session& session, int64_t n, in
     session.run((n + size - 1) / size, [&](int64_t i) { body(i * size, std::min(n, (i + 1) * size)); });
 }
 
+// The blocks of 16 ids of which the mask allows one; none where it allows a single id, whose logit nobody needs.
+std::vector<int64_t> wanted_units(const std::uint32_t* mask, int64_t words, int64_t units) {
+    std::vector<int64_t> wanted;
+    int64_t legal = 0;
+    for (int64_t w = 0; w < words && legal < 2; ++w) legal += std::popcount(mask[w]);
+    if (legal < 2) return wanted;
+    for (int64_t w = 0; w < words && 2 * w < units; ++w) {
+        if (!mask[w]) continue;
+        if (mask[w] & 0xffffu) wanted.push_back(2 * w);
+        if (mask[w] >> 16 && 2 * w + 1 < units) wanted.push_back(2 * w + 1);
+    }
+    return wanted;
+}
+
 }  // namespace
 
-// Which tokens: all of the step, or once moved the sampled ones alone. items: the pieces of their attention.
+// A sampled token. place: its row of x. units: the blocks of 16 ids that are wanted of its logits, where they are few.
+// of_use: somebody looks at its logits, which is so unless its mask leaves one id.
+struct Decoder::SampledRow {
+    int64_t place;
+    bool of_use = true, is_sparse = false;
+    std::vector<int64_t> units = {};
+};
+
+// Which tokens: all of the step, or once moved the sampled ones alone whose logits are of use. items: the pieces of
+// their attention.
 struct Decoder::Rows {
     int64_t count;
     std::vector<AttentionItem> items;
+    std::vector<SampledRow> sampled;
     bool moved = false;
     std::vector<std::int32_t> position = {};  // of the moved
     const std::int32_t* positions(const Step& step) const { return moved ? position.data() : step.position; }
@@ -43,10 +67,24 @@ struct Decoder::Rows {
 void Decoder::forward(const Step& step) {
     ThreadPool::Session session;
     embed(session, step);
-    Rows rows{step.tokens, attention_items(step.query_start, step.sequences, kv_heads)};
+    Rows rows{step.tokens, attention_items(step.query_start, step.sequences, kv_heads), sampled_rows(step)};
     const auto count = step.layers ? static_cast<std::size_t>(step.layers) : layers.size();
     for (std::size_t i = 0; i < count; ++i) run_layer(session, layers[i], cache[i], step, rows, i + 1 == count);
     logits(session, step, rows);
+}
+
+std::vector<Decoder::SampledRow> Decoder::sampled_rows(const Step& step) const {
+    const int64_t units = head.weight->units();
+    std::vector<SampledRow> rows;
+    for (int64_t r = 0; r < step.num_sampled; ++r) {
+        rows.push_back({step.sampled[r]});
+        if (!step.restricted || !step.restricted[r]) continue;
+        SampledRow& row = rows.back();
+        row.units = wanted_units(step.masks + r * step.mask_words, step.mask_words, units);
+        row.of_use = !row.units.empty();
+        row.is_sparse = static_cast<int64_t>(row.units.size()) * 4 < units;
+    }
+    return rows;
 }
 
 void Decoder::embed(ThreadPool::Session& session, const Step& step) {
@@ -136,24 +174,27 @@ void Decoder::rotate_and_write(ThreadPool::Session& session, const DecoderLayer&
     });
 }
 
-// From here on only the sampled tokens' rows: those of x and q move to the front.
+// From here on only the rows of sampled tokens that are of use: those of x and q move to the front.
 void Decoder::keep_sampled(const Step& step, Rows& rows) {
     const auto* end = step.sampled + step.num_sampled;
-    if (step.num_sampled == step.tokens || std::adjacent_find(step.sampled, end, std::greater_equal<>()) != end) return;
+    const auto of_use = std::count_if(rows.sampled.begin(), rows.sampled.end(), [](const SampledRow& r) { return r.of_use; });
+    if (of_use == step.tokens || std::adjacent_find(step.sampled, end, std::greater_equal<>()) != end) return;
     rows.moved = true;
-    rows.count = step.num_sampled;
+    rows.count = of_use;
     std::vector<std::int32_t> query_start{0};
-    int64_t next = 0;
+    int64_t kept = 0;
+    auto next = rows.sampled.begin();
     for (int64_t s = 0; s < step.sequences; ++s) {
-        for (; next < step.num_sampled && step.sampled[next] < step.query_start[s + 1]; ++next) {
-            const int64_t t = step.sampled[next];
+        for (; next != rows.sampled.end() && next->place < step.query_start[s + 1]; ++next) {
+            if (!next->of_use) continue;
+            const int64_t t = next->place, to = next->place = kept++;
             rows.position.push_back(step.position[t]);
-            if (t == next) continue;
-            std::memcpy(x_.data() + next * hidden, x_.data() + t * hidden, static_cast<std::size_t>(hidden) * 4);
-            std::memcpy(q_.data() + next * heads * head_dim, q_.data() + t * heads * head_dim,
+            if (t == to) continue;
+            std::memcpy(x_.data() + to * hidden, x_.data() + t * hidden, static_cast<std::size_t>(hidden) * 4);
+            std::memcpy(q_.data() + to * heads * head_dim, q_.data() + t * heads * head_dim,
                         static_cast<std::size_t>(heads * head_dim) * 4);
         }
-        query_start.push_back(static_cast<std::int32_t>(next));
+        query_start.push_back(static_cast<std::int32_t>(kept));
     }
     rows.items = attention_items(query_start.data(), step.sequences, kv_heads);
 }
@@ -215,51 +256,19 @@ Input Decoder::gated(ThreadPool::Session& session, const DecoderLayer& layer, co
 
 // --- head -----------------------------------------------------------------------------------------------------------
 
-namespace {
-
-// The blocks of 16 ids of which the mask allows one; none where it allows a single id, whose logit nobody needs.
-std::vector<int64_t> wanted_units(const std::uint32_t* mask, int64_t words, int64_t units) {
-    std::vector<int64_t> wanted;
-    int64_t legal = 0;
-    for (int64_t w = 0; w < words && legal < 2; ++w) legal += std::popcount(mask[w]);
-    if (legal < 2) return wanted;
-    for (int64_t w = 0; w < words && 2 * w < units; ++w) {
-        if (!mask[w]) continue;
-        if (mask[w] & 0xffffu) wanted.push_back(2 * w);
-        if (mask[w] >> 16 && 2 * w + 1 < units) wanted.push_back(2 * w + 1);
-    }
-    return wanted;
-}
-
-struct SparseRow {
-    int64_t row;
-    std::vector<int64_t> units;
-};
-
-}  // namespace
-
 void Decoder::logits(ThreadPool::Session& session, const Step& step, const Rows& rows) {
     const WeightData& w = *head.weight;
-    const int64_t vocabulary = w.out, units = w.units();
-    if (step.num_sampled == 0) return;
-    std::vector<int64_t> dense;
-    std::vector<SparseRow> sparse;
+    const int64_t vocabulary = w.out;
+    std::vector<int64_t> dense, sparse;
     for (int64_t r = 0; r < step.num_sampled; ++r) {
-        if (step.restricted && step.restricted[r]) {
-            SparseRow row{r, wanted_units(step.masks + r * step.mask_words, step.mask_words, units)};
-            if (static_cast<int64_t>(row.units.size()) * 4 < units) {
-                sparse.push_back(std::move(row));
-                continue;
-            }
-        }
-        dense.push_back(r);
+        const SampledRow& row = rows.sampled[static_cast<std::size_t>(r)];
+        if (row.of_use) (row.is_sparse ? sparse : dense).push_back(r);
     }
     const auto capped = [&](float* x, int64_t n) {
         if (logit_softcap > 0.0f) kernels().softcap(x, n, logit_softcap, x);
     };
     const auto normed_row = [&](int64_t r, float* out) {
-        const int64_t place = rows.moved ? r : step.sampled[r];
-        kernels().rms_norm(x_.data() + place * hidden, norm.weight, norm.eps, hidden, out);
+        kernels().rms_norm(x_.data() + rows.sampled[static_cast<std::size_t>(r)].place * hidden, norm.weight, norm.eps, hidden, out);
     };
     const auto count = static_cast<int64_t>(dense.size());
     Input input{count, normed_.reserve(step.num_sampled * hidden)};
@@ -271,32 +280,25 @@ void Decoder::logits(ThreadPool::Session& session, const Step& step, const Rows&
             if (w.packed) quantize_columns(row, hidden, 0, input.quantized, i);
         }
     });
-    // Products write neighbouring rows: where some are sparse, the dense ones are made apart and copied.
-    float* together = count == step.num_sampled || count == 0 ? step.logits : projected_.reserve(count * vocabulary);
-    if (count) products(session, {{head.weight, head.bias, together}}, input);
+    if (count) products(session, {{head.weight, head.bias, step.logits, false, dense.data()}}, input);
     if (logit_softcap > 0.0f)
         over_rows(session, count, vocabulary, [&](int64_t first, int64_t last) {
-            capped(together + first * vocabulary, (last - first) * vocabulary);
-        });
-    if (together != step.logits)
-        over_rows(session, count, vocabulary, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i)
-                std::memcpy(step.logits + dense[static_cast<std::size_t>(i)] * vocabulary, together + i * vocabulary,
-                            static_cast<std::size_t>(vocabulary) * 4);
+                capped(step.logits + dense[static_cast<std::size_t>(i)] * vocabulary, vocabulary);
         });
     session.run(static_cast<int64_t>(sparse.size()), [&](int64_t i) {
-        const SparseRow& row = sparse[static_cast<std::size_t>(i)];
-        float* y = step.logits + row.row * vocabulary;
+        const int64_t r = sparse[static_cast<std::size_t>(i)];
+        float* y = step.logits + r * vocabulary;
         std::fill(y, y + vocabulary, -std::numeric_limits<float>::infinity());
         float* floats = thread_scratch(Scratch::row, hidden);
-        normed_row(row.row, floats);
+        normed_row(r, floats);
         thread_local ActivationBuffer buffer;
         Input one{1, floats};
         if (w.packed) {
             one.quantized = buffer.reserve(1, hidden);
             quantize_columns(floats, hidden, 0, one.quantized, 0);
         }
-        for (const int64_t unit : row.units) {
+        for (const int64_t unit : rows.sampled[static_cast<std::size_t>(r)].units) {
             product_piece({head.weight, head.bias, y}, one, {0, 1, unit, unit + 1}, vocabulary, 0);
             const int64_t first = unit * kBlockOuts;
             capped(y + first, std::min(kBlockOuts, vocabulary - first));

@@ -56,7 +56,9 @@ struct Step {
     const std::uint32_t* masks;
     std::int64_t mask_words;
     const bool* restricted;
-    float* logits;  // [num_sampled, vocabulary]; -inf where an id was not wanted and not computed
+    // [num_sampled, vocabulary]. Of a restricted row an id that was not wanted may be anything but a number that was
+    // never written, and so may all of a row whose mask leaves one id: it is not touched.
+    float* logits;
 };
 
 class Decoder {
@@ -72,7 +74,9 @@ class Decoder {
     void forward(const Step&);
 
   private:
+    struct SampledRow;
     struct Rows;  // the tokens that a part of a step works on
+    std::vector<SampledRow> sampled_rows(const Step&) const;
     void embed(ThreadPool::Session&, const Step&);
     void run_layer(ThreadPool::Session&, const DecoderLayer&, const CacheRef&, const Step&, Rows&, bool last);
     Input normed(ThreadPool::Session&, const NormRef&, std::int64_t rows, std::initializer_list<const LinearRef*>);

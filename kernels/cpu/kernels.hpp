@@ -37,6 +37,7 @@ struct LinearArgs {
     float* y;           // row r at y + r * y_stride
     std::int64_t y_stride;
     bool accumulate;    // y += instead of y =
+    const std::int64_t* y_row = nullptr;  // row r is row y_row[r] of y; null: r
 };
 
 // Packed weights and quantized activations: packed.hpp.

@@ -25,7 +25,7 @@ template <int R, int O> inline void finish(const F (&acc)[R][O], const LinearArg
     for (int r = 0; r < R; ++r)
         for (int64_t i = 0; i < features; ++i) {
             const float y = a.bias ? sums[r * O + i] + a.bias[o + i] : sums[r * O + i];
-            float& out = a.y[(row + r) * a.y_stride + o + i];
+            float& out = a.y[(a.y_row ? a.y_row[row + r] : row + r) * a.y_stride + o + i];
             out = a.accumulate ? out + y : y;
         }
 }

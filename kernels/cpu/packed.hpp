@@ -128,6 +128,7 @@ struct PackedArgs {
     float* y;                // [rows, out] at y_stride; feature o of row r is y[r * y_stride + o - y_first]
     std::int64_t y_stride, y_first;
     bool accumulate;         // y += instead of y =
+    const std::int64_t* y_row = nullptr;  // row r is row y_row[r] of y; null: r
 };
 static inline PackedArgs packed_args(const PackedWeight& w, const float* bias, float* y, bool accumulate = false) {
     return {w.packing, w.records.get(), w.out, w.groups, w.block_bytes(),

@@ -136,7 +136,7 @@ template <Packing packing, int R> void packed_tile(const PackedArgs& a, const Ac
     for (int r = 0; r < R; ++r) {
         F y = parts([&](int p) { return acc[p][r]; });
         if (a.row_scale) y = mul(y, load(a.row_scale + feature));
-        float* out = a.y + (first + r) * a.y_stride + feature - a.y_first;
+        float* out = a.y + (a.y_row ? a.y_row[first + r] : first + r) * a.y_stride + feature - a.y_first;
         if (features == 16) {
             if (a.bias) y = add(y, load(a.bias + feature));
             if (a.accumulate) y = add(load(out), y);

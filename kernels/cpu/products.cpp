@@ -55,11 +55,12 @@ void product_piece(const Product& p, const Input& input, const Cut::Piece& piece
         PackedArgs args = packed_args(*w.packed, p.bias, p.y, p.accumulate);
         args.y_stride = y_stride;
         args.y_first = y_first;
+        args.y_row = p.y_row;
         kernels().packed_linear(args, input.quantized, piece.row0, piece.row1, piece.unit0, piece.unit1);
         return;
     }
     const LinearArgs args{w.kind, w.raw, w.row_bytes, w.in, w.out, input.rows, input.floats, p.bias,
-                          p.y - y_first, y_stride, p.accumulate};
+                          p.y - y_first, y_stride, p.accumulate, p.y_row};
     kernels().linear(args, piece.row0, piece.row1, piece.unit0 * kBlockOuts, std::min(w.out, piece.unit1 * kBlockOuts),
                      thread_scratch(Scratch::kernel, kOutTile * round_up(w.in, 16)));
 }

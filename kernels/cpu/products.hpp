@@ -32,12 +32,13 @@ struct Input {
     Activations quantized = {};
 };
 
-// y[rows, weight.out] = (y +) input * weight^T + bias.
+// y[rows, weight.out] = (y +) input * weight^T + bias. y_row: which row of y is the input's row r, null: r.
 struct Product {
     const WeightData* weight;
     const float* bias = nullptr;
     float* y = nullptr;
     bool accumulate = false;
+    const std::int64_t* y_row = nullptr;
 };
 
 // The tile of a row among `rows` (packed.hpp): its first row and its size.

@@ -204,22 +204,39 @@ def words_of(legal: list[list[int]]) -> Tensor:
     return words.to(torch.int32)
 
 
-def test_restricted_rows_have_the_logits_of_their_legal_ids(llama: tuple[Model, Model]) -> None:
-    """Sparse, dense, forced and unrestricted rows beside each other."""
-    readable, native = llama
+@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("variant", ["llama", "gemma3-logit-softcap"])
+def test_restricted_rows_have_the_logits_of_their_legal_ids(
+    variant: str, quantization: Quantization | None, tmp_path: Path
+) -> None:
+    """Sparse, dense, forced and unrestricted rows beside each other, with a head of floats and a packed one."""
+    tiny_model(variant).save_pretrained(tmp_path)
+    readable, native = pair(tmp_path, quantization)
     ids = random_ids(9, 1)
     full = PagedRun(readable, [9]).step([ids])[0]
     legal = [[3, 95], list(range(VOCAB)), [40], [17], [0, 31, 32, 63], list(range(0, VOCAB, 9)), [5, 6], [1], [90]]
     restricted = torch.tensor([True, True, True, False, True, True, True, True, False])
     masked = Masked(native, (words_of(legal), restricted))
+    before = PagedRun(native, [9]).step([random_ids(9, 2)], sampled_rows=range(9))[0].clone()
     found = PagedRun(cast(Model, masked), [9]).step([ids], sampled_rows=range(9))[0]
     for row, ids_of_row in enumerate(legal):
         if not restricted[row]:
             assert torch.equal(found[row], full[row])
         elif len(ids_of_row) > 1:
             assert torch.equal(found[row, ids_of_row], full[row, ids_of_row])
-        assert not found[row].isnan().any()
-    assert (found[2] == -torch.inf).all(), "a forced row costs no product"
+            assert not found[row].isnan().any()
+        else:
+            assert torch.equal(found[row], before[row]), "a forced row costs nothing: the memory is as it was"
+
+
+def test_a_step_of_forced_rows_alone_leaves_what_the_next_step_needs(llama: tuple[Model, Model]) -> None:
+    readable, native = llama
+    ids = random_ids(9, 1)
+    full = PagedRun(readable, [9]).step([ids])[0]
+    run = PagedRun(cast(Model, Masked(native, (words_of([[3]] * 6), torch.tensor([True] * 6)))), [9])
+    run.step([ids[:6]], sampled_rows=range(6))
+    run.model = native
+    assert torch.equal(run.step([ids[6:]], sampled_rows=range(3))[0], full[6:])
 
 
 def test_other_kernels_keep_the_readable_decoder(tmp_path: Path) -> None:
