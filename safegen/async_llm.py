@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from safegen.drive import Stop, drive_async, drive_batch
 from safegen.engine.request import SamplingParams
@@ -25,6 +25,13 @@ from safegen.runtime import CallOptions, Runtime
 from safegen.stream import AsyncStream
 from safegen.tools import ToolCalls, Tools
 from safegen.types import Choice, Regex
+
+if TYPE_CHECKING:
+    from safegen.jobs.options import EngineKind, OnChange, ProgressKind
+    from safegen.jobs.output_types import TypeOf
+    from safegen.jobs.prompts import PromptSource
+    from safegen.jobs.report import JobReport
+    from safegen.jobs.sources import Format
 
 T = TypeVar("T")
 
@@ -143,6 +150,58 @@ class AsyncLLM:
             return await asyncio.to_thread(drive_batch, self._runtime, rows, type, options, stop)
         finally:
             stop.request()
+
+    async def run_job(
+        self,
+        input: Any,
+        output: str | os.PathLike[str],
+        type: Any = None,
+        *,
+        prompt: PromptSource = None,
+        type_of: TypeOf | None = None,
+        schema_column: str | None = None,
+        id_column: str | None = None,
+        params: SamplingParams | None = None,
+        guards: Any = None,
+        speculation: Any = None,
+        show_schema: bool = True,
+        cache_salt: str | None = None,
+        format: Format | None = None,
+        resume: bool = True,
+        retry_failed: bool = False,
+        on_change: OnChange = "refuse",
+        ordered: bool = False,
+        window: int | None = None,
+        max_row_bytes: int = 1 << 20,
+        rows_per_part: int = 10_000,
+        version: str | None = None,
+        progress: ProgressKind = "auto",
+        report: str | os.PathLike[str] | None = None,
+        engine: EngineKind = "local",
+        num_workers: int | None = None,
+        ray_address: str | None = None,
+        **sampling: Any,
+    ) -> JobReport:
+        """See `LLM.run_job`, whose arguments and promises these are. Cancelling the task stops the job: when that is
+        done, the output is closed and complete as far as it goes, and the same call goes on with it."""
+        from safegen.jobs.options import JobOptions
+        from safegen.jobs.run import run_job
+
+        call = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
+        options = JobOptions(
+            prompt, type_of, schema_column, id_column, call, format, resume, retry_failed, on_change, ordered, window,
+            max_row_bytes, rows_per_part, version, progress, report, engine, num_workers, ray_address,
+        )  # fmt: skip
+        stop = Stop()
+        job = asyncio.create_task(asyncio.to_thread(run_job, self._runtime, input, output, type, options, stop))
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            stop.request()
+            await asyncio.wait([job])  # it lets go of the output
+            if not job.cancelled():
+                job.exception()  # seen: it is Cancelled, or there is nobody to tell it to
+            raise
 
     async def compile(self, type: Any, *, guards: Any = None) -> OutputType[Any]:
         """Compile an output type once, for use in any number of calls. Raises SchemaError, GrammarError."""

@@ -13,7 +13,8 @@ SafegenError
 │   ├── JobInputError    its input cannot be read (a row that cannot is a RowError, and the job goes on)
 │   ├── JobOutputError   its output cannot be written: disk full, read-only, or a file of something else
 │   ├── JobLocked        another process writes the same output
-│   └── JobChanged       the output was begun with another type, prompt, model or setting
+│   ├── JobChanged       the output was begun with another type, prompt, model or setting
+│   └── JobWorkerError   the workers of a Ray cluster cannot go on
 ├── GuardBlocked     status "blocked": .guard, .rule, .path, .stage
 ├── Truncated        status "truncated": the token limit came first
 ├── Refused          status "refused"
@@ -126,6 +127,10 @@ class JobLocked(JobError):
 
 class JobChanged(JobError):
     """The output was begun with another configuration, so its rows would not go together."""
+
+
+class JobWorkerError(JobError):
+    """The workers of a job on Ray cannot go on: no cluster, no model there, or Ray itself has failed."""
 
 
 class GuardBlocked(SafegenError):

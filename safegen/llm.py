@@ -26,7 +26,7 @@ from safegen.tools import ToolCalls, Tools
 from safegen.types import Choice, Regex
 
 if TYPE_CHECKING:
-    from safegen.jobs.options import OnChange, ProgressKind
+    from safegen.jobs.options import EngineKind, OnChange, ProgressKind
     from safegen.jobs.output_types import TypeOf
     from safegen.jobs.prompts import PromptSource
     from safegen.jobs.report import JobReport
@@ -77,6 +77,14 @@ class LLM:
             max_num_batched_tokens, enable_prefix_caching, speculation, guards, deterministic, limits,
         )  # fmt: skip
         self._runtime = load_runtime(options)
+
+    @classmethod
+    def without_weights(cls, model: str | os.PathLike[str] | None = None, **options: Any) -> LLM:
+        """An LLM that takes no memory for weights or cache and computes nothing: for `run_job(..., engine="ray")`,
+        whose workers load the model with these very arguments. They are those of `LLM`; what it raises, too."""
+        from safegen.outline import load_outline
+
+        return cls.from_runtime(load_outline(LoadOptions(model, **options)))
 
     @classmethod
     def from_runtime(cls, runtime: Runtime) -> LLM:
@@ -201,6 +209,9 @@ class LLM:
         version: str | None = None,
         progress: ProgressKind = "auto",
         report: str | os.PathLike[str] | None = None,
+        engine: EngineKind = "local",
+        num_workers: int | None = None,
+        ray_address: str | None = None,
         **sampling: Any,
     ) -> JobReport:
         """Answer every row of a file, each exactly once, however often the process is killed and the job run again.
@@ -220,8 +231,12 @@ class LLM:
         how it went, written also when the job fails. seed (in params or by name): of the job; each row draws with a
         seed of its own.
 
-        Never raises for a row: its record has a status and an error. Raises JobError (input or output cannot be used;
-        what was written is kept), RequestError, SchemaError, GrammarError or EngineClosed for the job as a whole.
+        engine: "ray" has the rows answered by num_workers processes of a Ray cluster, each of which loads the model:
+        the same records, as exactly once; see docs/jobs.md. ray_address: of the cluster; None takes the Ray that this
+        process has initialised, else what RAY_ADDRESS names, else starts one on this machine for the job.
+
+        Never raises for a row: its record has a status and an error. Raises JobError (input, output or workers cannot
+        be used; what was written is kept), RequestError, SchemaError, GrammarError or EngineClosed for the job as a whole.
         """
         from safegen.jobs.options import JobOptions
         from safegen.jobs.run import run_job
@@ -229,7 +244,7 @@ class LLM:
         call = CallOptions(params, guards, speculation, show_schema, cache_salt, sampling)
         options = JobOptions(
             prompt, type_of, schema_column, id_column, call, format, resume, retry_failed, on_change, ordered, window,
-            max_row_bytes, rows_per_part, version, progress, report,
+            max_row_bytes, rows_per_part, version, progress, report, engine, num_workers, ray_address,
         )  # fmt: skip
         return run_job(self._runtime, input, output, type, options)
 

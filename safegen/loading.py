@@ -6,9 +6,11 @@ torch is imported here, on the first LLM, and nowhere earlier.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from safegen.draft_models import DraftModels
 from safegen.errors import RequestError
@@ -16,7 +18,10 @@ from safegen.limits import Limits
 from safegen.model_fingerprint import model_fingerprint
 from safegen.runtime import Runtime
 from safegen.sampling import check_options
-from safegen.speculation import make_drafters, resolve_load
+from safegen.speculation import Speculation, make_drafters, resolve_load
+
+if TYPE_CHECKING:
+    from safegen.engine.config import EngineConfig
 
 Kernels = Literal["auto", "cpu", "reference"]
 Device = Literal["auto", "cpu"]
@@ -75,25 +80,14 @@ class LoadOptions:
 
 def load_runtime(options: LoadOptions) -> Runtime:
     """Load the model and start its engine. Raises ModelLoadError, CapacityError or RequestError."""
-    from safegen.engine.config import EngineConfig
     from safegen.engine.engine import Engine
-    from safegen.engine.locate import locate_model
     from safegen.engine.runner import ModelRunner
     from safegen.engine.speculate.speculator import Speculator
     from safegen.engine.tokenizer import Tokenizer
 
-    config = EngineConfig(
-        kv_cache_memory=options.kv_cache_memory,
-        kv_cache_dtype=options.kv_cache_dtype,
-        block_size=options.block_size,
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        enable_prefix_caching=options.enable_prefix_caching,
-        max_queue=options.limits.max_queue,
-        max_retracts=options.limits.max_retracts,
-    )
-    path = Path(locate_model(None if options.model is None else os.fspath(options.model)))
-    kernels = "cpu" if options.kernels == "auto" else options.kernels
+    config = engine_config(options)
+    path = located(options)
+    kernels = _kernels(options)
     runner = ModelRunner.load(path, kernels, config.kv_cache_dtype, options.quantization)
     tokenizer = Tokenizer.load(path, model_vocab_size=runner.vocab_size)
     speculation = resolve_load(options.speculation)
@@ -118,11 +112,66 @@ def load_runtime(options: LoadOptions) -> Runtime:
         max_num_seqs=options.max_num_seqs,
         speculation=speculation,
         guards=options.guards,
-        fingerprint=model_fingerprint(path, kernels, config.kv_cache_dtype, options.quantization),
-        model_name=_model_name(options.model, path),
+        fingerprint=fingerprint_of(options, path),
+        model_name=model_name(options, path),
+        reload=reloader(options),
     )
 
 
-def _model_name(given: str | os.PathLike[str] | None, path: Path) -> str:
+def engine_config(options: LoadOptions) -> EngineConfig:
+    """Raises RequestError for an option out of range."""
+    from safegen.engine.config import EngineConfig
+
+    return EngineConfig(
+        kv_cache_memory=options.kv_cache_memory,
+        kv_cache_dtype=options.kv_cache_dtype,
+        block_size=options.block_size,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        enable_prefix_caching=options.enable_prefix_caching,
+        max_queue=options.limits.max_queue,
+        max_retracts=options.limits.max_retracts,
+    )
+
+
+def located(options: LoadOptions) -> Path:
+    """Where the model lies. Raises ModelLoadError."""
+    from safegen.engine.locate import locate_model
+
+    return Path(locate_model(None if options.model is None else os.fspath(options.model)))
+
+
+def fingerprint_of(options: LoadOptions, path: Path) -> str:
+    """path: of the model."""
+    return model_fingerprint(path, _kernels(options), options.kv_cache_dtype, options.quantization)
+
+
+def _kernels(options: LoadOptions) -> Literal["cpu", "reference"]:
+    return "cpu" if options.kernels == "auto" else options.kernels
+
+
+def model_name(options: LoadOptions, path: Path) -> str:
     """A hub id as it was given; of a path its last part."""
+    given = options.model
     return path.name if given is None or os.path.exists(given) else os.fspath(given)
+
+
+def reloader(options: LoadOptions) -> Callable[[], Runtime]:
+    """What loads the same model again, in another process of this machine or of one with the same files: models that
+    are files are named by their whole paths, whatever the folder or the environment there."""
+    from safegen.engine.locate import MODEL_VARIABLE
+
+    speculation = options.speculation
+    if isinstance(speculation, Speculation) and speculation.draft_model is not None:
+        speculation = replace(speculation, draft_model=_portable(speculation.draft_model))
+    model = options.model if options.model is not None else os.environ.get(MODEL_VARIABLE) or None
+    return partial(
+        load_runtime,
+        replace(options, model=None if model is None else _portable(model), speculation=speculation),
+    )
+
+
+def _portable(model: str | os.PathLike[str]) -> str:
+    """A path as a whole one; the id of a model stays what it is."""
+    path = Path(model).expanduser()
+    return os.path.abspath(path) if path.exists() else os.fspath(model)

@@ -111,7 +111,8 @@ def disk_cache(limits: Limits) -> DiskCache | None:
 class Runtime:
     """A model, ready to answer. max_context: tokens of prompt and answer together. max_num_seqs: sequences the engine
     runs at once; sizes the window of a batch. speculation: what the engine's drafters are. guards: of every call.
-    fingerprint: tells models apart whose answers may differ. model_name: for people; no folders of this machine."""
+    fingerprint: tells models apart whose answers may differ. model_name: for people; no folders of this machine.
+    reload: makes the same runtime in another process, where that is known; it can be pickled if the guards can."""
 
     def __init__(
         self,
@@ -125,10 +126,12 @@ class Runtime:
         guards: Any = (),
         fingerprint: str = "",
         model_name: str = "",
+        reload: Callable[[], Runtime] | None = None,
     ) -> None:
         self.limits = limits
         self.model_name = model_name
         self.fingerprint = fingerprint
+        self.reload = reload
         self._guards: Guards | None = None
         if has_guards(guards):
             from safegen.guards.guards import as_guards

@@ -50,6 +50,15 @@ class Classifier(Guard):
         self._lock = threading.Lock()
         self._model: _Model | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Its settings: another process loads the model anew."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_model")}
+
+    def __setstate__(self, settings: dict[str, Any]) -> None:
+        self.__dict__.update(settings)
+        self._lock = threading.Lock()
+        self._model = None
+
     def _check(self) -> None:
         if (
             isinstance(self.threshold, bool)

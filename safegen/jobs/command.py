@@ -34,6 +34,7 @@ def add_job(commands: Any, add_type_options: Callable[..., None], spec_of: Calla
     parser.add_argument("--max-num-seqs", type=int, default=64, help="sequences computed at once")
     _add_rows(parser)
     _add_sampling(parser)
+    _add_workers(parser)
     parser.set_defaults(command=lambda arguments: _job(arguments, spec_of(arguments)))
 
 
@@ -65,12 +66,19 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
 
 
+def _add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engine", default="local", choices=["local", "ray"], help="who answers the rows")
+    parser.add_argument("--num-workers", type=int, metavar="N", help="with --engine ray: processes that load the model")
+    parser.add_argument("--ray-address", metavar="ADDRESS", help="of the Ray cluster; default: one on this machine")
+
+
 def _job(arguments: argparse.Namespace, spec: Any) -> int:
     from safegen.llm import LLM
 
     sampling = {name: getattr(arguments, name) for name in _SAMPLING if getattr(arguments, name) is not None}
     prompt, guards = _prompt(arguments), _guards(arguments)
-    with LLM(arguments.model, kernels=arguments.kernels, max_num_seqs=arguments.max_num_seqs) as llm:
+    make = LLM.without_weights if arguments.engine == "ray" else LLM  # the workers load the model, not this process
+    with make(arguments.model, kernels=arguments.kernels, max_num_seqs=arguments.max_num_seqs) as llm:
         report = llm.run_job(
             arguments.input,
             arguments.output,
@@ -90,6 +98,9 @@ def _job(arguments: argparse.Namespace, spec: Any) -> int:
             version=arguments.version_name,
             progress=arguments.progress,
             report=arguments.report,
+            engine=arguments.engine,
+            num_workers=arguments.num_workers,
+            ray_address=arguments.ray_address,
             **sampling,
         )
     if arguments.report is not None and arguments.progress != "off":

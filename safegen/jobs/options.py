@@ -15,6 +15,7 @@ from safegen.runtime import CallOptions
 
 OnChange = Literal["refuse", "keep", "restart"]
 ProgressKind = Literal["auto", "bar", "lines", "off"]
+EngineKind = Literal["local", "ray"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +38,38 @@ class JobOptions:
     version: str | None = None
     progress: ProgressKind = "auto"
     report: str | os.PathLike[str] | None = None
+    engine: EngineKind = "local"
+    num_workers: int | None = None
+    ray_address: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("resume", "retry_failed", "ordered"):
             if not isinstance(getattr(self, name), bool):
                 raise self._wrong(name, "True or False")
-        for name in ("schema_column", "id_column", "version"):
+        for name in ("schema_column", "id_column", "version", "ray_address"):
             if not isinstance(getattr(self, name), str | None):
                 raise self._wrong(name, "a string or None")
         if not isinstance(self.report, str | os.PathLike | None):
             raise self._wrong("report", "a path or None")
-        for name in ("window", "max_row_bytes", "rows_per_part"):
+        for name in ("window", "num_workers", "max_row_bytes", "rows_per_part"):
             value = getattr(self, name)
-            if name == "window" and value is None:
+            if name in ("window", "num_workers") and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise self._wrong(name, "a number from 1 on")
-        for name, choices in (("on_change", get_args(OnChange)), ("progress", get_args(ProgressKind))):
-            if getattr(self, name) not in choices:
-                raise self._wrong(name, f"one of {', '.join(choices)}")
+        for name, kind in (("on_change", OnChange), ("progress", ProgressKind), ("engine", EngineKind)):
+            if getattr(self, name) not in get_args(kind):
+                raise self._wrong(name, f"one of {', '.join(get_args(kind))}")
+        self._check_workers()
         if self.format == "openai" and self.prompt is not None:
             raise RequestError("a batch file holds its own messages; leave prompt out", field="prompt")
+
+    def _check_workers(self) -> None:
+        if self.engine == "ray" and self.num_workers is None:
+            raise RequestError("engine='ray' needs num_workers: how many processes load the model", field="num_workers")
+        for name in ("num_workers", "ray_address"):
+            if self.engine != "ray" and getattr(self, name) is not None:
+                raise self._wrong(name, "a value with engine='ray' alone")
 
     def _wrong(self, name: str, wanted: str) -> RequestError:
         value = getattr(self, name)

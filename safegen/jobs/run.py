@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safegen.drive import Stop
 from safegen.engine.request import SamplingParams
@@ -21,19 +21,30 @@ from safegen.jobs.header import Config, check_unchanged, read_header, write_head
 from safegen.jobs.index import RowIndex
 from safegen.jobs.lock import OutputLock
 from safegen.jobs.options import JobOptions, check_params, described_params
-from safegen.jobs.output_types import RowTypes
 from safegen.jobs.outputs import Output, OutputPaths, output_paths
-from safegen.jobs.plan import Planner
+from safegen.jobs.pending import PendingRows
 from safegen.jobs.progress import make_progress
 from safegen.jobs.prompts import describe_prompt
+from safegen.jobs.recipe import Recipe
 from safegen.jobs.report import JobReport, report_of
 from safegen.jobs.report_file import check_report, reported
 from safegen.jobs.sources import Source, open_source
 from safegen.jobs.tally import Tally
+from safegen.jobs.writing import RecordWriter
 from safegen.runtime import CallOptions, Runtime
 from safegen.sampling import has_guards, merge_sampling
 
 _WINDOW_PER_SEQUENCE = 2  # as `LLM.batch`
+_ORDER_WINDOWS = 4  # rows that may wait for their turn, in windows
+
+
+class Rows(Protocol):
+    """Who brings the rows to their records."""
+
+    def to_end(self, stop: Stop | None = None) -> None: ...
+
+
+Begin = Callable[[PendingRows, RecordWriter, int], Rows]  # the window last
 
 
 def run_job(
@@ -46,20 +57,19 @@ def run_job(
     call = _call_of_rows(options.call)
     compiled = runtime.compile(spec)
     runtime.prepare("x", compiled, CallOptions(params, None, call.speculation, call.show_schema, call.cache_salt))
-    types = RowTypes(compiled, options.schema_column, options.type_of)
     job_seed = 0 if params.seed is None else params.seed
     source = open_source(given, options.format, options.max_row_bytes)
     try:
-        is_openai = source.format == "openai"
-        planner = Planner(
-            types, options.prompt, params, call,
-            job_seed=job_seed, id_column=options.id_column, is_openai=is_openai,
+        recipe = Recipe(
+            spec, options.prompt, options.type_of, options.schema_column, options.id_column, params, call, job_seed,
+            is_openai=source.format == "openai",
         )  # fmt: skip
+        begin = _local(runtime, recipe) if options.engine == "local" else _on_ray(runtime, recipe, options)
         config = Config(
             {
-                "type": types.describe(spec),
+                "type": recipe.types(runtime).describe(spec),
                 "prompt": describe_prompt(options.prompt),
-                "format": "openai" if is_openai else "rows",
+                "format": "openai" if recipe.is_openai else "rows",
                 "model": runtime.fingerprint,
                 "params": described_params(params),
                 "seed": job_seed,
@@ -70,16 +80,36 @@ def run_job(
         )
         _check_places(given, paths)
         page = check_report(options.report, source.name, paths)
-        return _run(runtime, source, paths, planner, config, options, page, stop)
+        return _run(runtime, begin, source, paths, config, options, page, stop)
     finally:
         source.close()
 
 
+def _local(runtime: Runtime, recipe: Recipe) -> Begin:
+    planner = recipe.planner(runtime)
+    return lambda pending, writer, window: Flow(runtime, pending, planner, writer, window=window)
+
+
+def _on_ray(runtime: Runtime, recipe: Recipe, options: JobOptions) -> Begin:
+    recipe.planner(runtime)  # what is wrong with it is told here, not by a worker
+    from safegen.jobs.on_ray.cluster import import_ray
+
+    import_ray()
+    from safegen.jobs.on_ray.flow import RayFlow
+    from safegen.jobs.on_ray.shipment import pack
+
+    package = pack(runtime, recipe)
+    workers, address = options.num_workers or 1, options.ray_address
+    return lambda pending, writer, window: RayFlow(
+        package, pending, writer, window=window, num_workers=workers, address=address
+    )
+
+
 def _run(
     runtime: Runtime,
+    begin: Begin,
     source: Source,
     paths: OutputPaths,
-    planner: Planner,
     config: Config,
     options: JobOptions,
     page: Path | None,
@@ -91,11 +121,9 @@ def _run(
         tally = Tally(total=source.total, position=source.position)
         about = about_job(runtime, source, paths, config, len(configs))
         with reported(page, tally, about), _opened(paths.make(options.rows_per_part), index, tally, options) as output:
-            window = options.window or _WINDOW_PER_SEQUENCE * runtime.max_num_seqs
-            flow = Flow(
-                runtime, source, planner, index, output, tally,
-                configs=configs, window=window, ordered=options.ordered,
-            )  # fmt: skip
+            window = options.window or _WINDOW_PER_SEQUENCE * runtime.max_num_seqs * (options.num_workers or 1)
+            writer = RecordWriter(output, tally, (_ORDER_WINDOWS - 1) * window if options.ordered else None)
+            flow = begin(PendingRows(source, index, tally, configs), writer, window)
             with make_progress(options.progress, tally) as progress:
                 flow.to_end(stop)
                 output.finish()

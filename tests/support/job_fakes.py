@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from safegen.engine.request import Timings, Usage
@@ -32,12 +35,19 @@ class NoEngine:
 
 
 class FakeRuntime(Runtime):
-    """delay_s: sleep before each answer. asked: (prompt, spec, seed) of every row, in order."""
+    """delay_s: sleep before each answer. asked: (prompt, spec, seed) of every row, in order. Workers of Ray make the same
+    again; pids: a folder, in which each process that has one leaves its number."""
 
-    def __init__(self, *, delay_s: float = 0.0, fingerprint: str = "fake", remember: bool = True) -> None:
+    def __init__(
+        self, *, delay_s: float = 0.0, fingerprint: str = "fake", remember: bool = True, pids: str | None = None
+    ) -> None:
+        again = partial(FakeRuntime, delay_s=delay_s, fingerprint=fingerprint, remember=False, pids=pids)
         super().__init__(
-            NoEngine(), ByteTokenizer(), Limits(), max_context=4096, max_num_seqs=8, fingerprint=fingerprint
-        )
+            NoEngine(), ByteTokenizer(), Limits(), max_context=4096, max_num_seqs=8, fingerprint=fingerprint,
+            reload=again,
+        )  # fmt: skip
+        if pids is not None:
+            Path(pids, str(os.getpid())).touch()
         self._delay_s = delay_s
         self._remember = remember
         self.asked: list[tuple[Any, Any, int | None]] = []

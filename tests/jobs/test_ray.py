@@ -1,0 +1,363 @@
+"""Jobs on Ray: two workers of this machine answer the rows, and whoever of them dies, every row is there once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from safegen.drive import Stop
+from safegen.errors import Cancelled, JobInputError, JobWorkerError, RequestError
+from safegen.guards import Custom, Guards
+from safegen.jobs.on_ray.cluster import cpus_each
+from safegen.jobs.options import JobOptions
+from safegen.jobs.run import run_job
+from safegen.llm import LLM
+from safegen.types import Choice, Regex
+from tests.jobs.test_flow import broken_rows, no_forbidden
+from tests.support.job_fakes import FakeRuntime, fake_llm
+from tests.support.job_worker import OPTIONS, PROMPT
+from tests.support.jobs import answers, read_records, write_rows
+from tests.support.sdk_fakes import make_runtime
+
+ROOT = Path(__file__).parents[2]
+ON_RAY: dict[str, Any] = {"engine": "ray", "num_workers": 2, "progress": "off"}
+LABELS = Choice(["pos", "neg", "neutral"])
+MARK = "SAFEGEN_TEST_MARK"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A Ray that is initialised already: jobs use it and leave it running."""
+    import ray
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    assert ray.is_initialized()
+    ray.shutdown()
+
+
+def in_time(condition: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.005)
+
+
+def num_records(output: Path) -> int:
+    return output.read_bytes().count(b"\n") if output.exists() else 0
+
+
+def kill_one(pids: Path, output: Path) -> list[int]:
+    """Kill one of two workers when both are there and some rows are written. Returns who was killed."""
+    in_time(lambda: len(list(pids.iterdir())) >= 2 and num_records(output) > 0)
+    victim = min(int(path.name) for path in pids.iterdir())
+    os.kill(victim, signal.SIGKILL)
+    return [victim]
+
+
+def started(command: list[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+
+
+def marked(mark: str) -> list[str]:
+    """Processes of this machine that have inherited the mark."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # it has just gone
+            continue
+    return found
+
+
+def test_a_killed_worker_leaves_every_row_once_and_as_a_local_job_writes_it(cluster: None, tmp_path: Path) -> None:
+    pids, output, local = tmp_path / "pids", tmp_path / "out.jsonl", tmp_path / "local.jsonl"
+    pids.mkdir()
+    given = write_rows(tmp_path / "in.jsonl", [{"text": f"number {number % 1397}"} for number in range(1400)])
+    dead: list[int] = []
+    killer = threading.Thread(target=lambda: dead.extend(kill_one(pids, output)))
+    killer.start()
+    llm = fake_llm(delay_s=0.01, pids=str(tmp_path / "pids"))
+    (pids / str(os.getpid())).unlink()
+    report = llm.run_job(given, output, prompt=PROMPT, **OPTIONS, **ON_RAY)
+    killer.join()
+    assert dead
+    assert len(list(pids.iterdir())) == 3, "the dead worker was replaced"
+    assert (report.rows, report.statuses) == (1400, {"ok": 1400})
+    assert len({record["key"] for record in read_records(output)}) == len(read_records(output)) == 1400
+    fake_llm().run_job(given, local, prompt=PROMPT, progress="off", **OPTIONS)
+    assert answers(output) == answers(local)
+    assert sorted(output.read_bytes().splitlines()) == sorted(local.read_bytes().splitlines())
+    config = Path(f"{output}.job.json").read_text()
+    assert config == Path(f"{local}.job.json").read_text()
+    again = fake_llm().run_job(given, output, prompt=PROMPT, progress="off", **OPTIONS)
+    assert (again.rows, again.skipped) == (0, 1400), "a local job takes it for its own"
+
+
+def told(folder: str, columns: Any) -> str:
+    Path(folder, str(os.getpid())).touch()
+    return f"Name a number that fits: {columns['text']}"
+
+
+def test_the_default_model_answers_on_two_workers_as_in_one_process_though_one_is_killed(
+    cluster: None, tmp_path: Path
+) -> None:
+    (pids := tmp_path / "pids").mkdir()
+    output, local = tmp_path / "out.jsonl", tmp_path / "local.jsonl"
+    rows = [{"text": f"number {number}"} for number in range(64)]
+    options: dict[str, Any] = {"prompt": partial(told, str(pids)), **OPTIONS}
+    llm = LLM.without_weights(max_num_seqs=4)
+    with pytest.raises(RequestError, match="without weights"):
+        llm.generate("Hi")
+    killer = threading.Thread(target=kill_one, args=(pids, output))
+    killer.start()
+    report = llm.run_job(rows, output, Regex("[0-9]{2} [a-z]{1,9}"), **options, **ON_RAY)
+    killer.join()
+    assert report.statuses == {"ok": 64}
+    assert len(list(pids.iterdir())) == 3
+    with LLM(max_num_seqs=4) as whole:
+        whole.run_job(rows, local, Regex("[0-9]{2} [a-z]{1,9}"), progress="off", **options)
+    assert answers(output) == answers(local)
+
+
+def test_a_killed_driver_takes_ray_along_and_the_job_resumes_elsewhere(cluster: None, tmp_path: Path) -> None:
+    given = write_rows(tmp_path / "in.jsonl", [{"text": f"number {number % 1997}"} for number in range(2000)])
+    output, whole, mark = tmp_path / "out.jsonl", tmp_path / "whole.jsonl", uuid.uuid4().hex
+    driver = started(["tests.support.job_worker", "ray", str(given), str(output)], **{MARK: mark})
+    in_time(lambda: num_records(output) > 100 or driver.poll() is not None)
+    driver.kill()
+    driver.communicate()
+    written = num_records(output)
+    assert 100 < written < 2000, "the kill came too late"
+    report = fake_llm(delay_s=0.001).run_job(given, output, prompt=PROMPT, **OPTIONS, **ON_RAY)
+    assert (report.rows, report.skipped, report.statuses) == (2000 - written, written, {"ok": 2000})
+    fake_llm().run_job(given, whole, prompt=PROMPT, progress="off", **OPTIONS)
+    assert answers(output) == answers(whole)
+    in_time(lambda: not marked(mark), 30)
+
+
+def test_the_command_starts_a_ray_of_its_own_and_leaves_no_process(tmp_path: Path) -> None:
+    given = write_rows(tmp_path / "in.jsonl", [{"text": f"number {number}"} for number in range(6)] + [{"none": 1}])
+    output, mark = tmp_path / "out.jsonl", uuid.uuid4().hex
+    command = started(
+        ["safegen.cli", "job", str(given), str(output), "--regex", "[0-9]{2}", "--engine", "ray", "--num-workers", "1",
+         "--json", "--progress", "off"],
+        **{MARK: mark},
+    )  # fmt: skip
+    said, complained = command.communicate(timeout=120)
+    assert command.returncode == 3, complained
+    assert json.loads(said)["statuses"] == {"ok": 6, "refused": 1}
+    assert "ray" not in complained.lower()
+    in_time(lambda: not marked(mark), 20)
+
+
+def bad_row_runtime() -> Any:
+    runtime = make_runtime()
+    runtime.reload = bad_row_runtime
+    return runtime
+
+
+def test_bad_rows_are_typed_errors_and_ordered_records_come_in_order(cluster: None, tmp_path: Path) -> None:
+    expected = broken_rows(tmp_path / "in.jsonl", 160)
+    options: dict[str, Any] = {"schema_column": "schema", "guards": Custom(no_forbidden, stages=("input",))}
+    outputs = tmp_path / "ray.parquet", tmp_path / "local.jsonl"
+    llm = LLM.from_runtime(bad_row_runtime())
+    ray_output = tmp_path / "out.jsonl"
+    report = llm.run_job(tmp_path / "in.jsonl", ray_output, LABELS, ordered=True, **options, **ON_RAY)
+    llm.run_job(tmp_path / "in.jsonl", outputs[1], LABELS, progress="off", **options)
+    records = read_records(ray_output)
+    assert [record["row"] for record in records] == list(range(160))
+    assert [record["status"] for record in records] == expected
+    assert report.exit_code == 3
+    kept = ("row", "key", "status", "value", "error")
+    seen = [[{name: each[name] for name in kept} for each in answers(path)] for path in (ray_output, outputs[1])]
+    assert seen[0] == seen[1]
+    bad = {record["error"]["type"] for record in records if record["error"]}
+    assert bad == {"SchemaError", "RequestError", "GuardBlocked", "RowError"}
+
+
+def test_reading_stays_within_the_window_and_an_input_that_breaks_off_is_told_last(
+    cluster: None, tmp_path: Path
+) -> None:
+    output, furthest = tmp_path / "out.jsonl", 0
+
+    def rows() -> Iterator[str]:
+        nonlocal furthest
+        for number in range(600):
+            furthest = max(furthest, number - num_records(output))
+            yield f"row {number}"
+        raise JobInputError("the pipe broke")
+
+    with pytest.raises(JobInputError, match="the pipe broke"):
+        fake_llm().run_job(rows(), output, window=16, **ON_RAY)
+    assert num_records(output) == 600
+    assert furthest <= 2 * 16  # the window, half as many on their way, and a chunk
+
+
+def test_a_job_on_ray_can_be_stopped_and_goes_on(cluster: None, tmp_path: Path) -> None:
+    rows, output, stop = [f"row {number}" for number in range(400)], tmp_path / "out.jsonl", Stop()
+    runtime = FakeRuntime(delay_s=0.05)
+    watcher = threading.Thread(target=lambda: (in_time(lambda: num_records(output) > 10), stop.request()))
+    watcher.start()
+    with pytest.raises(Cancelled):
+        run_job(runtime, rows, output, None, JobOptions(**ON_RAY), stop)
+    watcher.join()
+    done = num_records(output)
+    assert 10 < done < 400
+    report = fake_llm().run_job(rows, output, progress="off")
+    assert (report.rows, report.skipped) == (400 - done, done)
+
+
+def test_workers_with_another_model_end_the_job_with_what_is_wrong(cluster: None, tmp_path: Path) -> None:
+    runtime = FakeRuntime()
+    runtime.reload = partial(FakeRuntime, fingerprint="another")
+    with pytest.raises(JobWorkerError, match="not those of the driver"):
+        LLM.from_runtime(runtime).run_job(["a", "b"], tmp_path / "out.jsonl", **ON_RAY)
+    assert fake_llm().run_job(["a", "b"], tmp_path / "out.jsonl", progress="off").statuses == {"ok": 2}
+
+
+def test_rows_that_kill_every_worker_end_the_job(cluster: None) -> None:
+    import ray
+
+    from safegen.jobs.on_ray.feed import CHUNK, NUMBER, Feed
+    from safegen.jobs.on_ray.worker import FAILURE, RECORDS, Worker
+
+    feed = ray.remote(Feed).options(num_cpus=0).remote()
+    worker = Worker(b"no shipment", feed, 1)
+    batch = {NUMBER: [7], CHUNK: [b"a chunk"]}
+    assert "UnpicklingError" in asyncio.run(worker(batch))[FAILURE][0]
+    worker._failure = ""
+    worker._answerer = type("Echo", (), {"answer": staticmethod(bytes)})()
+    found = [asyncio.run(worker(batch)) for _ in range(5)]
+    assert [each[RECORDS][0] for each in found] == [b"a chunk"] * 4 + [b""]
+    assert "4 workers have died over the same rows" in found[4][FAILURE][0]
+    ray.kill(feed)
+
+
+def test_the_feed_gives_the_same_stream_again_and_forgets_what_is_written() -> None:
+    from safegen.jobs.on_ray.feed import WRITTEN, Feed
+
+    async def story() -> list[Any]:
+        feed = Feed()
+        first = asyncio.create_task(feed.take(0))
+        await feed.put(1, b"one")
+        await feed.put(0, b"zero")
+        seen: list[Any] = [await first, await feed.take(1), await feed.take(1)]
+        await feed.written(1)
+        await feed.put(2, b"two")
+        seen += [await feed.take(0), await feed.take(1)]
+        await feed.written(0)
+        await feed.written(2)
+        assert not feed._chunks
+        assert not feed._written
+        await feed.end()
+        return [*seen, await feed.take(2), await feed.take(3)]
+
+    assert asyncio.run(story()) == [b"zero", b"one", b"one", b"zero", WRITTEN, WRITTEN, None]
+
+
+def test_a_missing_ray_is_named_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RequestError, match=r"pip install 'safegen\[ray\]'"):
+        fake_llm().run_job(["a"], tmp_path / "out.jsonl", **ON_RAY)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ray_is_not_imported_by_a_local_job(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tests.support.job_fakes import fake_llm; "
+        f"fake_llm().run_job(['a'], {str(tmp_path / 'out.jsonl')!r}, progress='off'); "
+        "assert not {'ray', 'safegen.jobs.on_ray'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_a_job_that_is_done_does_not_need_a_cluster(tmp_path: Path) -> None:
+    fake_llm().run_job(["a", "b"], tmp_path / "out.jsonl", progress="off")
+    report = fake_llm().run_job(["a", "b"], tmp_path / "out.jsonl", **ON_RAY, ray_address="nowhere:1")
+    assert (report.rows, report.skipped) == (0, 2)
+
+
+def hold(kind: str) -> dict[str, Any]:
+    """Options that hold what cannot be sent."""
+    lock = threading.Lock()
+
+    def prompt(columns: Any) -> str:
+        with lock:
+            return str(columns)
+
+    def find(view: Any) -> None:
+        prompt(view)
+
+    return {
+        "prompt": {"prompt": prompt},
+        "type_of": {"type_of": prompt},
+        "guards": {"guards": Custom(find)},
+        "audit": {"guards": Guards([Custom(no_forbidden)], audit=lambda records: None)},
+        "compiled": {"type": fake_llm().compile(LABELS)},
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("prompt", "prompt cannot go to the workers of Ray: cannot pickle '_thread.lock'"),
+        ("type_of", "type_of cannot go"),
+        ("guards", "guards cannot go"),
+        ("audit", "guards with audit="),
+        ("compiled", "pass what it was compiled from"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_name(tmp_path: Path, kind: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        fake_llm().run_job(["a"], tmp_path / "out.jsonl", **hold(kind), **ON_RAY)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"engine": "spark"}, "engine='spark'"),
+        ({"engine": "ray"}, "needs num_workers"),
+        ({"engine": "ray", "num_workers": 0}, "num_workers=0"),
+        ({"num_workers": 2}, "engine='ray' alone"),
+        ({"ray_address": "auto"}, "engine='ray' alone"),
+        ({"engine": "ray", "num_workers": 2, "prompt": "no place"}, "names no column"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        fake_llm().run_job(["a"], tmp_path / "out.jsonl", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_llm_that_cannot_be_loaded_again_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"LLM\.without_weights"):
+        LLM.from_runtime(make_runtime()).run_job(["a"], tmp_path / "out.jsonl", **ON_RAY)
+
+
+def test_cores_are_shared_so_that_every_worker_finds_a_place() -> None:
+    assert [cpus_each([8], count) for count in (1, 2, 3, 8)] == [8, 4, 2, 1]
+    assert cpus_each([8, 8], 3) == 4  # five would leave the third without a place
+    assert cpus_each([16, 2], 3) == 5
+    with pytest.raises(RequestError, match="num_workers=9"):
+        cpus_each([8], 9)
