@@ -236,7 +236,8 @@ class LLM:
         process has initialised, else what RAY_ADDRESS names, else starts one on this machine for the job.
 
         Never raises for a row: its record has a status and an error. Raises JobError (input, output or workers cannot
-        be used; what was written is kept), RequestError, SchemaError, GrammarError or EngineClosed for the job as a whole.
+        be used; what was written is kept), RequestError, SchemaError, GrammarError or EngineClosed for the job as a
+        whole.
         """
         from safegen.jobs.options import JobOptions
         from safegen.jobs.run import run_job

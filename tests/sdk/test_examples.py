@@ -22,6 +22,7 @@ LAST_LINE = {
     "speculation.py": "3 of 3 answers the same",
     "guards.py": "3 of 3 kept",
     "batch_job.py": "12 rows: 11 ok, 1 refused; run again, it asked 0 of them",
+    "ray_job.py": "12 of 12 ok, the same as in one process: True",
     "redact_stream.py": "replaced: True, digits shown: 0, same as the result: True",
     "load_test.py": "promise kept: True",
     "think.py": r"answered: answer='(yes|no|unclear)' confidence=[0-9.e-]+",

@@ -35,8 +35,8 @@ class NoEngine:
 
 
 class FakeRuntime(Runtime):
-    """delay_s: sleep before each answer. asked: (prompt, spec, seed) of every row, in order. Workers of Ray make the same
-    again; pids: a folder, in which each process that has one leaves its number."""
+    """delay_s: sleep before each answer. asked: (prompt, spec, seed) of every row, in order. pids: a folder, in which
+    each process that has one leaves its number; workers of Ray have the same."""
 
     def __init__(
         self, *, delay_s: float = 0.0, fingerprint: str = "fake", remember: bool = True, pids: str | None = None

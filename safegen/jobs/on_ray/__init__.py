@@ -1,7 +1,7 @@
 """A job whose rows are answered by processes of a Ray cluster: `run_job(..., engine="ray", num_workers=N)`.
 
-    driver: source -> pending rows -> chunks ->[feed]-> Ray Data: read -> map_batches over N workers ->[answers]-> driver
-                                                                                    driver: records -> output
+    driver: source -> pending rows -> chunks -[feed]-> Ray Data: read -> map_batches over N workers
+    driver: output <- records <-----------------------[answers]------------------------'
 
 - `shipment` is what a worker needs to be a worker, pickled; what cannot be is refused by name.
 - `cluster` finds or starts Ray and says how many CPUs a worker gets.

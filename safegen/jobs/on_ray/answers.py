@@ -16,7 +16,7 @@ from typing import Any
 
 from safegen.errors import JobWorkerError
 from safegen.jobs.on_ray.cluster import cpus_each, machines
-from safegen.jobs.on_ray.feed import CHUNK, NUMBER, Feed, FeedSource
+from safegen.jobs.on_ray.feed import NUMBER, Feed, FeedSource
 from safegen.jobs.on_ray.worker import FAILURE, RECORDS, Worker
 
 RUNNING_CHUNKS = 4  # at a time in a worker
@@ -71,12 +71,11 @@ class Answers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the stream, so that Ray Data takes its workers down; in the middle of it, where that is due."""
-        if kind is None:
-            self._feed.end.remote()
-            self._thread.join(_PATIENCE_S)
-        self._ray.kill(self._feed)
+        """Ends the stream, in the middle of it where that is due: then workers drop what they have. Ray Data takes them
+        down when the stream is at its end."""
+        (self._feed.end if kind is None else self._feed.stop).remote()
         self._thread.join(_PATIENCE_S)
+        self._ray.kill(self._feed)
 
 
 def _dataset(ray: Any, feed: Any, package: bytes, num_workers: int, cpus: int) -> Any:

@@ -28,7 +28,7 @@ class Feed:
         self._begun: Counter[int] = Counter()
         self._num_written = 0  # all below are written
         self._written: set[int] = set()  # those above
-        self._is_ended = False
+        self._is_ended = self._is_stopped = False
         self._news = asyncio.Condition()
 
     async def put(self, number: int, chunk: bytes) -> None:
@@ -54,11 +54,24 @@ class Feed:
         self._is_ended = True
         await self._tell()
 
+    async def stop(self) -> None:
+        """What is not written is not wanted any more."""
+        self._is_ended = self._is_stopped = True
+        self._chunks.clear()
+        await self._tell()
+
+    async def stopped(self) -> None:
+        """Returns after `stop`."""
+        async with self._news:
+            await self._news.wait_for(lambda: self._is_stopped)
+
     async def take(self, number: int) -> bytes | None:
         """A chunk, as soon as it is there; None after the last."""
         while True:
             if number in self._chunks:
                 return self._chunks[number]
+            if self._is_stopped:
+                return None
             if number < self._num_written or number in self._written:
                 return WRITTEN
             if self._is_ended:
@@ -72,8 +85,8 @@ class Feed:
 
 
 class FeedSource(Datasource):  # type: ignore[misc]
-    """One read task, without an end that is known. A block is one row: the chunk and its number, so that Ray can neither
-    cut nor join chunks."""
+    """One read task, whose end is not known beforehand. A block is one row: the chunk and its number, so that Ray can
+    neither cut nor join chunks."""
 
     def __init__(self, feed: Any) -> None:
         super().__init__()

@@ -2,18 +2,19 @@
 
 Several chunks are in it at a time, each waited for by a thread of its own, so that the engine always has rows at hand
 while one chunk's last rows end. A worker never raises for a row, nor for what it cannot load: a failure is an answer,
-which ends the job at the driver with its words.
+which ends the job at the driver with its words. When the driver stops, workers drop what they have.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from safegen.drive import drive_each
+from safegen.drive import Stop, drive_each
 from safegen.errors import EngineClosed, EngineError, ModelLoadError
 from safegen.jobs.on_ray.cluster import import_ray
 from safegen.jobs.on_ray.feed import CHUNK, NUMBER, WRITTEN
@@ -30,12 +31,15 @@ _MAX_TRIES = 4  # of a chunk whose worker dies
 
 
 class Worker:
-    """The callable class of `map_batches`. package: of `shipment.pack`. feed: the actor, which knows how often a chunk was
-    begun. num_chunks: at a time."""
+    """The callable class of `map_batches`. package: of `shipment.pack`. feed: the actor, which knows how often a chunk
+    was begun. num_chunks: at a time."""
 
     def __init__(self, package: bytes, feed: Any, num_chunks: int) -> None:
         self._feed = feed
         self._threads = ThreadPoolExecutor(num_chunks)
+        self._stops: set[Stop] = set()  # one for each chunk that is being answered
+        self._is_stopped = False
+        threading.Thread(target=self._watch, name="safegen-ray-stop", daemon=True).start()
         self._failure = ""
         try:
             self._answerer = Answerer.of(unpack(package))
@@ -46,7 +50,7 @@ class Worker:
         """batch: one chunk and its number, in columns."""
         number, chunk = int(batch[NUMBER][0]), bytes(batch[CHUNK][0])
         records, failure = b"", self._failure
-        if not failure and chunk != WRITTEN:
+        if not failure and chunk != WRITTEN and not self._is_stopped:
             loop = asyncio.get_running_loop()
             try:
                 records = await loop.run_in_executor(self._threads, self._answer, number, chunk)
@@ -57,7 +61,21 @@ class Worker:
     def _answer(self, number: int, chunk: bytes) -> bytes:
         if import_ray().get(self._feed.begun.remote(number)) > _MAX_TRIES:
             raise EngineError(f"{_MAX_TRIES} workers have died over the same rows")
-        return self._answerer.answer(chunk)
+        stop = Stop()
+        self._stops.add(stop)
+        if self._is_stopped:
+            stop.request()
+        try:
+            return self._answerer.answer(chunk, stop)
+        finally:
+            self._stops.discard(stop)
+
+    def _watch(self) -> None:
+        with contextlib.suppress(Exception):  # the feed is gone, and the driver with it
+            import_ray().get(self._feed.stopped.remote())
+        self._is_stopped = True
+        for stop in tuple(self._stops):
+            stop.request()
 
 
 class Answerer:
@@ -80,13 +98,13 @@ class Answerer:
             )
         return cls(runtime, shipment.recipe.planner(runtime))
 
-    def answer(self, chunk: bytes) -> bytes:
-        """The records of the rows of a chunk, as lines. Raises EngineClosed if that comes between."""
+    def answer(self, chunk: bytes, stop: Stop) -> bytes:
+        """The records of the rows of a chunk, as lines. Raises Cancelled or EngineClosed if that comes between."""
         keyed: Sequence[KeyedRow] = import_ray().cloudpickle.loads(chunk)
         with self._planning:
             rows = prefix_order([self._planner.plan(each.row, each.key) for each in keyed])
         lines = _Lines(rows)
-        drive_each(self._runtime, lines.works(self._runtime), lines, window=len(rows))
+        drive_each(self._runtime, lines.works(self._runtime), lines, window=len(rows), stop=stop)
         return b"".join(lines.encoded)
 
 
