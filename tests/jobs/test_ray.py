@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,8 @@ from safegen.jobs.options import JobOptions
 from safegen.jobs.run import run_job
 from safegen.jobs.writing import RecordWriter
 from safegen.llm import LLM
+from safegen.loading import LoadOptions, reloader
+from safegen.speculation import Speculation
 from safegen.types import Choice, Regex
 from tests.jobs.test_flow import broken_rows, no_forbidden
 from tests.support.job_fakes import FakeRuntime, fake_llm
@@ -36,7 +39,6 @@ from tests.support.sdk_fakes import make_runtime
 ROOT = Path(__file__).parents[2]
 ON_RAY: dict[str, Any] = {"engine": "ray", "num_workers": 2, "progress": "off"}
 LABELS = Choice(["pos", "neg", "neutral"])
-MARK = "SAFEGEN_TEST_MARK"
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +65,23 @@ def num_records(output: Path) -> int:
     return output.read_bytes().count(b"\n") if output.exists() else 0
 
 
-def kill_one(pids: Path, output: Path) -> list[int]:
-    """Kill one of two workers when both are there and some rows are written. Returns who was killed."""
-    in_time(lambda: len(list(pids.iterdir())) >= 2 and num_records(output) > 0)
-    victim = min(int(path.name) for path in pids.iterdir())
-    os.kill(victim, signal.SIGKILL)
-    return [victim]
+def told(folder: str, columns: Any) -> str:
+    """The prompt of a row, as soon as two workers have one: each leaves its number in the folder."""
+    Path(folder, str(os.getpid())).touch()
+    in_time(lambda: len(os.listdir(folder)) > 1)
+    return PROMPT.format_map(columns)
+
+
+def killed_in_the_middle(pids: Path, output: Path) -> threading.Thread:
+    """Begun: kills one of two workers as soon as some rows are written."""
+
+    def kill() -> None:
+        in_time(lambda: num_records(output) > 0)
+        os.kill(min(map(int, os.listdir(pids))), signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
 
 
 def started(command: list[str], **environment: str) -> subprocess.Popen[str]:
@@ -78,73 +91,76 @@ def started(command: list[str], **environment: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def marked(mark: str) -> list[str]:
-    """Processes of this machine that have inherited the mark."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:  # it has just gone
-            continue
+def processes_at(folder: str) -> dict[int, str]:
+    """Processes of this machine that have a file of the folder open, and their commands."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just gone
+            if any(os.readlink(link).startswith(folder) for link in (process / "fd").iterdir()):
+                found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
     return found
+
+
+def have_gone(folder: str) -> bool:
+    """All but two helpers of Ray, which try for a minute to tell the dead of its death."""
+    return all("Agent" in command for command in processes_at(folder).values())
+
+
+@pytest.fixture
+def ray_folder() -> Iterator[str]:
+    """Where a Ray of a test's own keeps its files; a short path, because sockets lie there."""
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield folder
+        for process in processes_at(folder):
+            os.kill(process, signal.SIGKILL)
 
 
 def test_a_killed_worker_leaves_every_row_once_and_as_a_local_job_writes_it(cluster: None, tmp_path: Path) -> None:
     pids, output, local = tmp_path / "pids", tmp_path / "out.jsonl", tmp_path / "local.jsonl"
     pids.mkdir()
-    given = write_rows(tmp_path / "in.jsonl", [{"text": f"number {number % 1397}"} for number in range(1400)])
-    dead: list[int] = []
-    killer = threading.Thread(target=lambda: dead.extend(kill_one(pids, output)))
-    killer.start()
-    llm = fake_llm(delay_s=0.01, pids=str(tmp_path / "pids"))
-    (pids / str(os.getpid())).unlink()
-    report = llm.run_job(given, output, prompt=PROMPT, **OPTIONS, **ON_RAY)
+    given = write_rows(tmp_path / "in.jsonl", [{"text": f"number {number % 1197}"} for number in range(1200)])
+    options: dict[str, Any] = {"prompt": partial(told, str(pids)), **OPTIONS}
+    killer = killed_in_the_middle(pids, output)
+    report = fake_llm(delay_s=0.01).run_job(given, output, **options, **ON_RAY)
     killer.join()
-    assert dead
-    assert len(list(pids.iterdir())) == 3, "the dead worker was replaced"
-    assert (report.rows, report.statuses) == (1400, {"ok": 1400})
-    assert len({record["key"] for record in read_records(output)}) == len(read_records(output)) == 1400
-    fake_llm().run_job(given, local, prompt=PROMPT, progress="off", **OPTIONS)
-    assert answers(output) == answers(local)
+    assert len(os.listdir(pids)) == 3, "the dead worker was replaced"
+    assert (report.rows, report.statuses) == (1200, {"ok": 1200})
+    assert len({record["key"] for record in read_records(output)}) == 1200
+    fake_llm().run_job(given, local, progress="off", **options)
     assert sorted(output.read_bytes().splitlines()) == sorted(local.read_bytes().splitlines())
-    config = Path(f"{output}.job.json").read_text()
-    assert config == Path(f"{local}.job.json").read_text()
-    again = fake_llm().run_job(given, output, prompt=PROMPT, progress="off", **OPTIONS)
-    assert (again.rows, again.skipped) == (0, 1400), "a local job takes it for its own"
-
-
-def told(folder: str, columns: Any) -> str:
-    Path(folder, str(os.getpid())).touch()
-    return f"Name a number that fits: {columns['text']}"
+    assert Path(f"{output}.job.json").read_bytes() == Path(f"{local}.job.json").read_bytes()
+    again = fake_llm().run_job(given, output, progress="off", **options)
+    assert (again.rows, again.skipped) == (0, 1200), "a local job takes it for its own"
 
 
 def test_the_default_model_answers_on_two_workers_as_in_one_process_though_one_is_killed(
     cluster: None, tmp_path: Path
 ) -> None:
-    (pids := tmp_path / "pids").mkdir()
-    output, local = tmp_path / "out.jsonl", tmp_path / "local.jsonl"
+    pids, output, local = tmp_path / "pids", tmp_path / "out.jsonl", tmp_path / "local.jsonl"
+    pids.mkdir()
     rows = [{"text": f"number {number}"} for number in range(64)]
     options: dict[str, Any] = {"prompt": partial(told, str(pids)), **OPTIONS}
     llm = LLM.without_weights(max_num_seqs=4)
     with pytest.raises(RequestError, match="without weights"):
         llm.generate("Hi")
-    killer = threading.Thread(target=kill_one, args=(pids, output))
-    killer.start()
+    killer = killed_in_the_middle(pids, output)
     report = llm.run_job(rows, output, Regex("[0-9]{2} [a-z]{1,9}"), **options, **ON_RAY)
     killer.join()
     assert report.statuses == {"ok": 64}
-    assert len(list(pids.iterdir())) == 3
+    assert len(os.listdir(pids)) == 3
     with LLM(max_num_seqs=4) as whole:
         whole.run_job(rows, local, Regex("[0-9]{2} [a-z]{1,9}"), progress="off", **options)
     assert answers(output) == answers(local)
 
 
-def test_a_killed_driver_takes_ray_along_and_the_job_resumes_elsewhere(cluster: None, tmp_path: Path) -> None:
+def test_a_killed_driver_takes_ray_along_and_the_job_resumes_elsewhere(
+    cluster: None, tmp_path: Path, ray_folder: str
+) -> None:
     given = write_rows(tmp_path / "in.jsonl", [{"text": f"number {number % 1997}"} for number in range(2000)])
-    output, whole, mark = tmp_path / "out.jsonl", tmp_path / "whole.jsonl", uuid.uuid4().hex
-    driver = started(["tests.support.job_worker", "ray", str(given), str(output)], **{MARK: mark})
+    output, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    driver = started(["tests.support.job_worker", "ray", str(given), str(output)], RAY_TMPDIR=ray_folder)
     in_time(lambda: num_records(output) > 100 or driver.poll() is not None)
+    assert len(processes_at(ray_folder)) > 3
     driver.kill()
     driver.communicate()
     written = num_records(output)
@@ -153,22 +169,22 @@ def test_a_killed_driver_takes_ray_along_and_the_job_resumes_elsewhere(cluster: 
     assert (report.rows, report.skipped, report.statuses) == (2000 - written, written, {"ok": 2000})
     fake_llm().run_job(given, whole, prompt=PROMPT, progress="off", **OPTIONS)
     assert answers(output) == answers(whole)
-    in_time(lambda: not marked(mark), 30)
+    in_time(lambda: have_gone(ray_folder), 20)
 
 
-def test_the_command_starts_a_ray_of_its_own_and_leaves_no_process(tmp_path: Path) -> None:
+def test_the_command_starts_a_ray_of_its_own_and_leaves_no_process(tmp_path: Path, ray_folder: str) -> None:
     given = write_rows(tmp_path / "in.jsonl", [{"text": f"number {number}"} for number in range(6)] + [{"none": 1}])
-    output, mark = tmp_path / "out.jsonl", uuid.uuid4().hex
+    output = tmp_path / "out.jsonl"
     command = started(
         ["safegen.cli", "job", str(given), str(output), "--regex", "[0-9]{2}", "--engine", "ray", "--num-workers", "1",
          "--json", "--progress", "off"],
-        **{MARK: mark},
+        RAY_TMPDIR=ray_folder,
     )  # fmt: skip
     said, complained = command.communicate(timeout=120)
     assert command.returncode == 3, complained
     assert json.loads(said)["statuses"] == {"ok": 6, "refused": 1}
     assert len(complained.splitlines()) <= 1, complained  # Ray tells that it will say nothing
-    in_time(lambda: not marked(mark), 20)
+    in_time(lambda: not processes_at(ray_folder), 20)
 
 
 def bad_row_runtime() -> Any:
@@ -372,3 +388,31 @@ def test_cores_are_shared_so_that_every_worker_finds_a_place() -> None:
     assert cpus_each([16, 2], 3) == 5
     with pytest.raises(RequestError, match="num_workers=9"):
         cpus_each([8], 9)
+
+
+def test_an_llm_without_weights_knows_what_a_loaded_one_knows() -> None:
+    outline, loaded = LLM.without_weights(max_num_seqs=3), LLM(max_num_seqs=3)
+    first, second = outline._runtime, loaded._runtime
+    for name in ("fingerprint", "max_context", "max_num_seqs", "token_bytes"):
+        assert getattr(first, name) == getattr(second, name), name
+    assert first.count_tokens("How long is this?") == second.count_tokens("How long is this?")
+    assert outline.stats().running == outline.stats().kv_blocks == 0
+    assert outline.compile(LABELS).labels == ("pos", "neg", "neutral")
+    loaded.close()
+    outline.close()
+
+
+def test_a_model_is_named_by_its_whole_path_to_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(model: Any, **options: Any) -> Any:
+        return reloader(LoadOptions(model, **options)).args[0]  # type: ignore[attr-defined]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SAFEGEN_MODEL", raising=False)
+    (tmp_path / "a.gguf").touch()
+    assert named("a.gguf").model == named(Path("a.gguf")).model == str(tmp_path / "a.gguf")
+    assert named("org/name").model == "org/name"
+    assert named(None).model is None
+    speculation = Speculation(draft_model="a.gguf")
+    assert named("org/name", speculation=speculation).speculation.draft_model == str(tmp_path / "a.gguf")
+    monkeypatch.setenv("SAFEGEN_MODEL", "a.gguf")
+    assert named(None).model == str(tmp_path / "a.gguf")

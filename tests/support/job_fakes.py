@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from safegen.engine.request import Timings, Usage
@@ -35,19 +33,15 @@ class NoEngine:
 
 
 class FakeRuntime(Runtime):
-    """delay_s: sleep before each answer. asked: (prompt, spec, seed) of every row, in order. pids: a folder, in which
-    each process that has one leaves its number; workers of Ray have the same."""
+    """delay_s: sleep before each answer. asked: (prompt, spec, seed) of every row, in order. Workers of
+    Ray make the same."""
 
-    def __init__(
-        self, *, delay_s: float = 0.0, fingerprint: str = "fake", remember: bool = True, pids: str | None = None
-    ) -> None:
-        again = partial(FakeRuntime, delay_s=delay_s, fingerprint=fingerprint, remember=False, pids=pids)
+    def __init__(self, *, delay_s: float = 0.0, fingerprint: str = "fake", remember: bool = True) -> None:
+        again = partial(FakeRuntime, delay_s=delay_s, fingerprint=fingerprint, remember=False)
         super().__init__(
             NoEngine(), ByteTokenizer(), Limits(), max_context=4096, max_num_seqs=8, fingerprint=fingerprint,
             reload=again,
         )  # fmt: skip
-        if pids is not None:
-            Path(pids, str(os.getpid())).touch()
         self._delay_s = delay_s
         self._remember = remember
         self.asked: list[tuple[Any, Any, int | None]] = []

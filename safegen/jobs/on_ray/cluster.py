@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from safegen.errors import JobWorkerError, RequestError
 
 _OBJECT_STORE_BYTES = 1 << 30  # of a cluster that is started here; chunks of rows are all that lies in it
+_OF_OWN_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
 
 
 def import_ray() -> Any:
@@ -44,11 +45,10 @@ def connected(address: str | None) -> Iterator[Any]:
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     settings: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         settings |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     try:
-        ray.init(address=address, **settings)
+        with _environment(_OF_OWN_RAY if address == "local" else {}):
+            ray.init(address=address, **settings)
     except Exception as error:  # Ray has no class for it
         raise JobWorkerError(
             f"there is no Ray at {address!r}: {error}", hint="check ray_address, and `ray status` there"
@@ -58,6 +58,18 @@ def connected(address: str | None) -> Iterator[Any]:
             yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """With these variables, as far as they are not set already."""
+    added = [name for name in variables if name not in os.environ]
+    os.environ.update({name: variables[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 @contextlib.contextmanager
