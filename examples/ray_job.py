@@ -1,7 +1,7 @@
 """A batch job on two processes: Ray Data hands the rows out, each worker holds the model, this process alone writes.
 
-The same call on a cluster: `ray_address="ray://..."` or `"auto"`, and as many workers as there are machines. Needs
-`pip install 'safegen[ray]'`.
+The same call on a cluster: `ray_address="auto"` on one of its machines, and as many workers as there are machines.
+Needs `pip install 'safegen[ray]'`.
 """
 
 import json

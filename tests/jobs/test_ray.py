@@ -20,14 +20,18 @@ from typing import Any
 import pytest
 
 from safegen.drive import Stop
+from safegen.engine.request import SamplingParams
 from safegen.errors import Cancelled, JobInputError, JobWorkerError, RequestError
-from safegen.guards import Custom, Guards
+from safegen.guards import PII, Classifier, Custom, Guards, GuardView, MaxLength, Never, Secrets
 from safegen.jobs.on_ray.cluster import cpus_each
+from safegen.jobs.on_ray.shipment import pack, unpack
 from safegen.jobs.options import JobOptions
+from safegen.jobs.recipe import Recipe
 from safegen.jobs.run import run_job
 from safegen.jobs.writing import RecordWriter
 from safegen.llm import LLM
 from safegen.loading import LoadOptions, reloader
+from safegen.runtime import CallOptions
 from safegen.speculation import Speculation
 from safegen.types import Choice, Regex
 from tests.jobs.test_flow import broken_rows, no_forbidden
@@ -375,6 +379,38 @@ def test_options_that_do_not_go_together_are_refused(tmp_path: Path, options: di
     with pytest.raises(RequestError, match=said):
         fake_llm().run_job(["a"], tmp_path / "out.jsonl", **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_rows_that_cannot_be_sent_are_refused(tmp_path: Path) -> None:
+    class Held(dict[str, str]):
+        lock: Any = None
+
+    held = Held(text="b")
+    held.lock = threading.Lock()
+    rows = [{"text": "a"}, held]
+    with pytest.raises(RequestError, match="rows 0 to 1 cannot go to the workers of Ray"):
+        fake_llm().run_job(rows, tmp_path / "out.jsonl", **ON_RAY)
+
+
+def test_a_client_of_ray_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(RequestError, match="run the job on a machine of the cluster"):
+        fake_llm().run_job(["a"], tmp_path / "out.jsonl", **ON_RAY, ray_address="ray://head:10001")
+
+
+def test_built_in_guards_go_to_workers_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    listed = [Never(phrases=["forbidden"], regexes=["a+b"]), PII(types=["EMAIL"]), Secrets(), MaxLength(characters=9)]
+    guards = Guards([*listed, Classifier(path=str(tmp_path))], audit_key=b"sixteen bytes or more")
+    runtime = FakeRuntime()
+    call = CallOptions(guards=guards)
+    recipe = Recipe(LABELS, "{text}", None, None, None, SamplingParams(), call, 0, is_openai=False)
+    arrived = unpack(pack(runtime, recipe)).recipe.call.guards
+    assert arrived.to_dict() == guards.to_dict()
+    assert arrived.config == guards.config
+    assert arrived.digests == guards.digests
+    text = GuardView("mail a@b.example, forbidden")
+    assert [guard.find(text) for guard in arrived.guards[:4]] == [guard.find(text) for guard in guards.guards[:4]]
 
 
 def test_an_llm_that_cannot_be_loaded_again_is_refused(tmp_path: Path) -> None:

@@ -43,6 +43,13 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address.startswith("ray://"):
+        raise RequestError(
+            "ray:// is Ray's client, which is not served: run the job on a machine of the cluster, with "
+            "ray_address='auto' or the address of its head",
+            field="ray_address",
+            value=address,
+        )
     settings: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == "local":
         settings |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}

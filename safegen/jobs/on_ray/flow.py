@@ -18,6 +18,9 @@ from safegen.jobs.pending import KeyedRow, PendingRows
 from safegen.jobs.records import decode
 from safegen.jobs.writing import RecordWriter
 
+Numbers = dict[str, int]  # of the rows of a chunk, by their keys
+Chunk = tuple[Numbers, bytes]
+
 
 class RayFlow:
     """One run of a job. package: of `shipment.pack`. window: rows that workers compute at a time; half as many are on
@@ -40,13 +43,13 @@ class RayFlow:
         self._address = address
         self._chunk_rows = max(1, window // (num_workers * RUNNING_CHUNKS))
         self._max_chunks = num_workers * (RUNNING_CHUNKS + QUEUED_CHUNKS)
-        self._in_flight: dict[int, dict[str, int]] = {}  # of a chunk, the keys of its rows and their numbers
+        self._in_flight: dict[int, Numbers] = {}
 
     def to_end(self, stop: Stop | None = None) -> None:
         """Raises what ends a job: an output that cannot be written, an input that breaks off, workers that cannot go
         on, and Cancelled."""
         chunk = self._next_chunk()
-        if chunk:  # else all is done, and Ray is not needed
+        if chunk is not None:  # else all is done, and Ray is not needed
             stop = stop or Stop()
             with connected(self._address) as ray:
                 inbox: SimpleQueue[Any] = stop.inbox  # which `stop.request` wakes
@@ -55,12 +58,12 @@ class RayFlow:
         if self._pending.error is not None:
             raise self._pending.error
 
-    def _all(self, chunk: list[KeyedRow], answers: Answers, inbox: SimpleQueue[Any], stop: Stop) -> None:
+    def _all(self, chunk: Chunk | None, answers: Answers, inbox: SimpleQueue[Any], stop: Stop) -> None:
         number = 0
-        while chunk or self._in_flight:
-            while chunk and self._has_room():
-                answers.ask(number, _dumped(chunk))
-                self._in_flight[number] = {keyed.key: keyed.row.number for keyed in chunk}
+        while chunk is not None or self._in_flight:
+            while chunk is not None and self._has_room():
+                self._in_flight[number], dumped = chunk
+                answers.ask(number, dumped)
                 chunk, number = self._next_chunk(), number + 1
             if inbox.empty():
                 self._writer.flush()
@@ -73,10 +76,11 @@ class RayFlow:
                 self._take(came)
                 answers.written(came.number)
 
-    def _next_chunk(self) -> list[KeyedRow]:
-        chunk = self._pending.chunk(self._chunk_rows)
-        self._writer.expect(keyed.row.number for keyed in chunk)
-        return chunk
+    def _next_chunk(self) -> Chunk | None:
+        """None at the end of the input."""
+        rows = self._pending.chunk(self._chunk_rows)
+        self._writer.expect(keyed.row.number for keyed in rows)
+        return ({keyed.key: keyed.row.number for keyed in rows}, _dumped(rows)) if rows else None
 
     def _has_room(self) -> bool:
         if not self._in_flight:
