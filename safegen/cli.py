@@ -1,4 +1,4 @@
-"""The command line: `safegen generate`, `check`, `plan`, `bench`, `models`, `job`.
+"""The command line: `safegen generate`, `check`, `plan`, `bench`, `serve`, `models`, `job`.
 
 Exit codes: 0 done; 1 the answer is not "ok", a checked type is refused, a plan cannot be had or a promise not held; 2 a
 mistake in the call (message on stderr, never a traceback); 3 rows of a job are not "ok"; 130 interrupted. The answer
@@ -18,6 +18,7 @@ from safegen.capacity.command import add_plan
 from safegen.errors import RequestError, SafegenError
 from safegen.jobs.command import add_job
 from safegen.load.command import add_bench
+from safegen.server.command import add_serve
 from safegen.types import Choice, JsonSchema, Regex
 
 OK, NOT_OK, USER_MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands.add_parser("check", help="show how an output type is handled; no model is needed"))
     add_plan(commands.add_parser("plan", help="what a model needs on a device, and what it gives there"))
     add_bench(commands.add_parser("bench", help="put a model under load, and hold it to a promise"))
+    add_serve(commands.add_parser("serve", help="serve a model over HTTP, in the shapes of OpenAI's API"))
     _add_models(commands.add_parser("models", help="list local models, or pull one"))
     add_job(commands, _add_type_options, _spec)
     return parser

@@ -221,7 +221,7 @@ async def drive_async(runtime: Runtime, work: Work) -> Result[Any]:
         runs = {run.request.request_id: run for run in step}
         try:
             for run in step:
-                runtime.submit(run, inbox.put)
+                runtime.submit(run, _Joined(inbox.put))
             while not all(run.done for run in step):
                 event = await inbox.get()
                 await feed_async(runs[event.request_id], event)

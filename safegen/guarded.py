@@ -21,7 +21,7 @@ from safegen.guards.session import GuardSession
 from safegen.guards.stream import AnswerShape, Claims
 from safegen.guards.value_track import Redaction
 from safegen.output_type import OutputType
-from safegen.prompt import Message, Prompt, chat_messages
+from safegen.prompt import Message, Prompt, RawPrompt, chat_messages
 from safegen.result import Result, failed
 from safegen.run import EndedRun, Run
 from safegen.runtime import CallOptions, Job, Runtime
@@ -136,4 +136,6 @@ def with_hint(messages: list[Message], hint: str) -> list[Message]:
 
 def _as_given(prompt: Prompt, messages: list[Message]) -> Prompt:
     """A string stays a string: models without a chat template take it as it is."""
+    if isinstance(prompt, RawPrompt):
+        return RawPrompt(messages[0]["content"])
     return messages[0]["content"] if isinstance(prompt, str) else messages

@@ -16,6 +16,11 @@ from safegen.errors import RequestError
 Message = dict[str, str]
 Prompt = str | Sequence[Mapping[str, Any]]
 
+
+class RawPrompt(str):
+    """A prompt that the model goes on with as it stands: no chat template, and no type shown in it."""
+
+
 _ROLES = ("system", "user", "assistant", "tool")
 
 

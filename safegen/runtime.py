@@ -29,7 +29,7 @@ from safegen.grammars.constraint import Constraint
 from safegen.limits import Limits
 from safegen.observe.meter import RequestMeter
 from safegen.output_type import OutputType, TypeCache
-from safegen.prompt import Prompt, chat_messages, plain_text, takes_tools
+from safegen.prompt import Prompt, RawPrompt, chat_messages, plain_text, takes_tools
 from safegen.result import Result, failed
 from safegen.run import Run
 from safegen.sampling import check_options, has_guards, merge_sampling
@@ -353,7 +353,9 @@ class Runtime:
         if tools is not None and template is not None and takes_tools(template, tools.marker):
             shown, arguments = tools.shown, {"tools": list(tools.tools)}
         messages = chat_messages(prompt, shown)
-        if template is None and isinstance(prompt, str):
+        if isinstance(prompt, RawPrompt):
+            ids = self._tokenizer.encode(prompt)
+        elif template is None and isinstance(prompt, str):
             ids = self._tokenizer.encode(plain_text(messages) if shown else prompt)
         else:
             ids = self._tokenizer.encode_chat(messages, **arguments)
@@ -400,6 +402,10 @@ class Runtime:
 
     def engine_stats(self) -> EngineStats:
         return self._engine.stats()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def check_open(self) -> None:
         if self._closed:

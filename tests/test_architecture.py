@@ -33,7 +33,7 @@ _RULES = {
         frozenset({"torch", "numpy", "tokenizers", "jinja2", "safetensors", "huggingface_hub"}),
     ),
     "safegen": Rule(("safegen",), None),
-    "examples": Rule(("safegen",), frozenset({"pydantic"})),
+    "examples": Rule(("safegen",), frozenset({"openai", "pydantic"})),
 }
 # What the prefix "safegen" is not meant to cover.
 _FORBIDDEN = {

@@ -10,15 +10,14 @@ done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from safegen.drive import Stop, drive_each
 from safegen.errors import SafegenError
 from safegen.jobs.pending import PendingRows
-from safegen.jobs.plan import PlannedRow, Planner
+from safegen.jobs.plan import PlannedRow, PlansRows
 from safegen.jobs.prefix_order import prefix_order
-from safegen.jobs.records import record_of
 from safegen.jobs.writing import RecordWriter
 from safegen.result import Result
 from safegen.runtime import Runtime, Work
@@ -28,13 +27,21 @@ class Flow:
     """One run of a job; the sink of its driver."""
 
     def __init__(
-        self, runtime: Runtime, pending: PendingRows, planner: Planner, writer: RecordWriter, *, window: int
+        self,
+        runtime: Runtime,
+        pending: PendingRows,
+        planner: PlansRows,
+        writer: RecordWriter,
+        *,
+        window: int,
+        record_of: Callable[[PlannedRow, Result[Any]], dict[str, Any]],
     ) -> None:
         self._runtime = runtime
         self._pending = pending
         self._planner = planner
         self._writer = writer
         self._window = window
+        self._record_of = record_of
         self._begun: dict[int, PlannedRow] = {}
         self._num_unbegun = 0  # of the present chunk
         self._cancelled: Exception | None = None
@@ -71,7 +78,7 @@ class Flow:
         if result.status == "cancelled":
             self._cancelled = result.error or SafegenError("the job was cancelled")
             return
-        self._writer.write(planned.number, record_of(planned, result))
+        self._writer.write(planned.number, self._record_of(planned, result))
 
     def has_room(self) -> bool:
         return self._num_unbegun > 0 or self._writer.has_room()

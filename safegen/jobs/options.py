@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from safegen.engine.request import SamplingParams
 from safegen.errors import RequestError
 from safegen.jobs.output_types import TypeOf
+from safegen.jobs.plan import RowPlanner
 from safegen.jobs.prompts import PromptSource
 from safegen.jobs.sources import Format
 from safegen.runtime import CallOptions
@@ -20,7 +21,8 @@ EngineKind = Literal["local", "ray"]
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """The keyword arguments of `LLM.run_job`; see there. call: those that every call has."""
+    """The keyword arguments of `LLM.run_job`; see there. call: those that every call has. planner: what reads rows and
+    writes records in place of the job's own, such as the server's for its batches; `version` tells its settings."""
 
     prompt: PromptSource = None
     type_of: TypeOf | None = None
@@ -41,6 +43,7 @@ class JobOptions:
     engine: EngineKind = "local"
     num_workers: int | None = None
     ray_address: str | None = None
+    planner: RowPlanner | None = None
 
     def __post_init__(self) -> None:
         for name in ("resume", "retry_failed", "ordered"):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from safegen.engine.request import SamplingParams
 from safegen.errors import GrammarError, RequestError, RowError, SchemaError
@@ -16,7 +16,7 @@ from safegen.jobs.output_types import RowTypes
 from safegen.jobs.prompts import make_prompt
 from safegen.jobs.rows import Row, plain
 from safegen.prompt import Prompt
-from safegen.result import failed
+from safegen.result import Result, failed
 from safegen.runtime import CallOptions, Runtime, Work
 
 _ID_COLUMNS = ("id", "custom_id")
@@ -53,6 +53,19 @@ class PlannedRow:
 def _refused(failure: Exception | None) -> Work:
     yield from ()  # a work is a generator
     return failed("refused", failure if failure is not None else RowError("the row has no call"))
+
+
+class PlansRows(Protocol):
+    """What turns rows into calls. Never raises for what is wrong with a row."""
+
+    def plan(self, row: Row, key: str) -> PlannedRow: ...
+
+
+class RowPlanner(PlansRows, Protocol):
+    """What also turns results into records, for a job whose rows are not the SDK's own. A record has all keys of
+    `record_of`'s."""
+
+    def record(self, planned: PlannedRow, result: Result[Any]) -> dict[str, Any]: ...
 
 
 class Planner:

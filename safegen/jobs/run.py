@@ -26,6 +26,7 @@ from safegen.jobs.pending import PendingRows
 from safegen.jobs.progress import make_progress
 from safegen.jobs.prompts import describe_prompt
 from safegen.jobs.recipe import Recipe
+from safegen.jobs.records import record_of
 from safegen.jobs.report import JobReport, report_of
 from safegen.jobs.report_file import check_report, reported
 from safegen.jobs.sources import Source, open_source
@@ -64,7 +65,7 @@ def run_job(
             spec, options.prompt, options.type_of, options.schema_column, options.id_column, params, call, job_seed,
             is_openai=source.format == "openai",
         )  # fmt: skip
-        begin = _local(runtime, recipe) if options.engine == "local" else _on_ray(runtime, recipe, options)
+        begin = _local(runtime, recipe, options) if options.engine == "local" else _on_ray(runtime, recipe, options)
         config = Config(
             {
                 "type": recipe.types(runtime).describe(spec),
@@ -85,9 +86,10 @@ def run_job(
         source.close()
 
 
-def _local(runtime: Runtime, recipe: Recipe) -> Begin:
-    planner = recipe.planner(runtime)
-    return lambda pending, writer, window: Flow(runtime, pending, planner, writer, window=window)
+def _local(runtime: Runtime, recipe: Recipe, options: JobOptions) -> Begin:
+    planner = options.planner or recipe.planner(runtime)
+    record = record_of if options.planner is None else options.planner.record
+    return lambda pending, writer, window: Flow(runtime, pending, planner, writer, window=window, record_of=record)
 
 
 def _on_ray(runtime: Runtime, recipe: Recipe, options: JobOptions) -> Begin:

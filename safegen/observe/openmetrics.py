@@ -8,7 +8,7 @@ with `+Inf`, the text ends with `# EOF`. Names are stable: a change is a change 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, get_args
 
@@ -21,11 +21,14 @@ CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 Labels = Mapping[str, str]
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_OWN_LABELS = frozenset({"status", "reason", "state", "source", "guard", "drafter", "outcome", "le"})
+_OWN_LABELS = frozenset({"status", "reason", "state", "source", "guard", "drafter", "outcome", "le", "route", "code"})
 
 
-def metrics_text(engine: EngineStats, meter: RequestMeter, labels: Labels | None = None) -> str:
-    """All families. labels: put on every sample, such as {"model": "small"}. Raises RequestError for a bad name."""
+def metrics_text(
+    engine: EngineStats, meter: RequestMeter, labels: Labels | None = None, further: Iterable[Family] = ()
+) -> str:
+    """All families, and further ones at the end. labels: put on every sample, such as {"model": "small"}. Raises
+    RequestError for a bad name."""
     common = dict(labels or {})
     for name in common:
         if not isinstance(name, str) or not _LABEL_NAME.fullmatch(name) or name.startswith("__") or name in _OWN_LABELS:
@@ -35,13 +38,13 @@ def metrics_text(engine: EngineStats, meter: RequestMeter, labels: Labels | None
                 field="labels",
                 value=name,
             )
-    families = [*_request_families(engine, meter), *_engine_families(engine)]
+    families = [*_request_families(engine, meter), *_engine_families(engine), *further]
     lines = [line for family in families for line in family.lines(common)]
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-class _Family:
-    """samples: (suffix of the name, labels, value)."""
+class Family:
+    """One metric by name, with its samples. samples: (suffix of the name, labels, value)."""
 
     def __init__(
         self, name: str, kind: str, text: str, samples: Sequence[tuple[str, Labels, float]], unit: str | None = None
@@ -59,13 +62,13 @@ class _Family:
             yield f"{name}{suffix}{'{' + pairs + '}' if pairs else ''} {_number(value)}"
 
 
-def _request_families(engine: EngineStats, meter: RequestMeter) -> Iterator[_Family]:
+def _request_families(engine: EngineStats, meter: RequestMeter) -> Iterator[Family]:
     requests, guard_s = meter.taken()
-    yield _counters("requests", "Calls by the status of their result.", "status", requests)
+    yield counters("requests", "Calls by the status of their result.", "status", requests)
     finished = {reason: engine.finished.get(reason, 0) for reason in get_args(FinishReason)}
-    yield _counters("sequences_finished", "Sequences by why they ended.", "reason", finished)
-    yield _gauge("sequences_running", "Sequences that are computed now.", engine.running)
-    yield _gauge("sequences_waiting", "Sequences that wait for admission.", engine.waiting)
+    yield counters("sequences_finished", "Sequences by why they ended.", "reason", finished)
+    yield gauge("sequences_running", "Sequences that are computed now.", engine.running)
+    yield gauge("sequences_waiting", "Sequences that wait for admission.", engine.waiting)
     for name, key, text in (
         ("queue_seconds", "queue", "From the submission to the first forward."),
         ("first_token_seconds", "first_token", "From the submission to the first output token."),
@@ -74,20 +77,20 @@ def _request_families(engine: EngineStats, meter: RequestMeter) -> Iterator[_Fam
     ):
         yield _histogram(name, text, engine.latency.get(key, Latency()))
     if guard_s:
-        yield _counters("guard_seconds", "Time in guards.", "guard", guard_s, "seconds")
+        yield counters("guard_seconds", "Time in guards.", "guard", guard_s, "seconds")
 
 
-def _engine_families(engine: EngineStats) -> Iterator[_Family]:
+def _engine_families(engine: EngineStats) -> Iterator[Family]:
     held = engine.num_blocks - engine.free_blocks
-    yield _gauge("kv_blocks", "Blocks of the KV cache.", engine.num_blocks)
-    yield _gauge("kv_blocks_used", "Blocks that sequences hold.", held)
-    yield _gauge("kv_blocks_cached", "Blocks that the prefix cache can find.", engine.cached_blocks)
-    yield _gauge("kv_use_ratio", "Share of the KV cache that sequences hold.", held / engine.num_blocks, "ratio")
+    yield gauge("kv_blocks", "Blocks of the KV cache.", engine.num_blocks)
+    yield gauge("kv_blocks_used", "Blocks that sequences hold.", held)
+    yield gauge("kv_blocks_cached", "Blocks that the prefix cache can find.", engine.cached_blocks)
+    yield gauge("kv_use_ratio", "Share of the KV cache that sequences hold.", held / engine.num_blocks, "ratio")
     computed = {"cache": engine.cached_tokens, "computed": engine.prompt_tokens - engine.cached_tokens}
-    yield _counters("prompt_tokens", "Prompt tokens of ended sequences.", "source", computed)
+    yield counters("prompt_tokens", "Prompt tokens of ended sequences.", "source", computed)
     yield _counter("output_tokens", "Tokens handed to callers.", engine.output_tokens)
     yield _counter("computed_tokens", "Tokens that went through a forward.", engine.computed_tokens)
-    yield _gauge("output_tokens_per_second", "Output tokens a second, over the last ten.", engine.tokens_per_s)
+    yield gauge("output_tokens_per_second", "Output tokens a second, over the last ten.", engine.tokens_per_s)
     yield _counter("steps", "Steps of the engine.", engine.steps)
     yield _counter("preemptions", "Sequences that lost their blocks and were computed again.", engine.preemptions)
     yield _counter("retracts", "Times that output was taken back.", engine.retracts)
@@ -100,29 +103,29 @@ def _engine_families(engine: EngineStats) -> Iterator[_Family]:
             for name, counts in engine.by_drafter.items()
             for outcome, number in (("accepted", counts.accepted), ("rejected", counts.drafted - counts.accepted))
         ]
-        yield _Family("draft_tokens", "counter", "Tokens of drafts that a forward verified.", samples)
+        yield Family("draft_tokens", "counter", "Tokens of drafts that a forward verified.", samples)
 
 
-def _gauge(name: str, text: str, value: float, unit: str | None = None) -> _Family:
-    return _Family(name, "gauge", text, [("", {}, value)], unit)
+def gauge(name: str, text: str, value: float, unit: str | None = None) -> Family:
+    return Family(name, "gauge", text, [("", {}, value)], unit)
 
 
-def _counter(name: str, text: str, value: float, unit: str | None = None) -> _Family:
-    return _Family(name, "counter", text, [("_total", {}, value)], unit)
+def _counter(name: str, text: str, value: float, unit: str | None = None) -> Family:
+    return Family(name, "counter", text, [("_total", {}, value)], unit)
 
 
-def _counters(name: str, text: str, label: str, values: Mapping[Any, float], unit: str | None = None) -> _Family:
-    return _Family(name, "counter", text, [("_total", {label: key}, value) for key, value in values.items()], unit)
+def counters(name: str, text: str, label: str, values: Mapping[Any, float], unit: str | None = None) -> Family:
+    return Family(name, "counter", text, [("_total", {label: key}, value) for key, value in values.items()], unit)
 
 
-def _histogram(name: str, text: str, latency: Latency) -> _Family:
+def _histogram(name: str, text: str, latency: Latency) -> Family:
     bounds = [*(_number(bound / 1e3) for bound in LATENCY_BOUNDS_MS), "+Inf"]
     totals = list(accumulate(latency.buckets))
     samples: list[tuple[str, Labels, float]] = [
         ("_bucket", {"le": bound}, total) for bound, total in zip(bounds, totals)
     ]
     samples += [("_count", {}, totals[-1]), ("_sum", {}, latency.sum_ms / 1e3)]
-    return _Family(name, "histogram", text, samples, "seconds")
+    return Family(name, "histogram", text, samples, "seconds")
 
 
 def _number(value: float) -> str:
@@ -133,4 +136,4 @@ def _escaped(value: str) -> str:
     return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-__all__ = ["CONTENT_TYPE", "metrics_text"]
+__all__ = ["CONTENT_TYPE", "Family", "gauge", "metrics_text"]

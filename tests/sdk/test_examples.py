@@ -24,6 +24,7 @@ LAST_LINE = {
     "batch_job.py": "12 rows: 11 ok, 1 refused; run again, it asked 0 of them",
     "ray_job.py": "12 of 12 ok, the same as in one process: True",
     "redact_stream.py": "replaced: True, digits shown: 0, same as the result: True",
+    "openai_client.py": "2 of 2 typed answers are of their type",
     "load_test.py": "promise kept: True",
     "think.py": r"answered: answer='(yes|no|unclear)' confidence=[0-9.e-]+",
 }
