@@ -42,6 +42,16 @@ def guarded_work(
 ) -> Generator[tuple[Run, ...], None, Result[Any]]:
     """The call as a generator of runs, as `Runtime.work`."""
     session = GuardSession(guards, runtime.new_id())
+    try:
+        return (yield from _work(runtime, prompt, spec, options, session))
+    finally:
+        session.leave()  # where a call is given up or its type refused, what was decided is recorded all the same
+
+
+def _work(
+    runtime: Runtime, prompt: Prompt, spec: Any, options: CallOptions, session: GuardSession
+) -> Generator[tuple[Run, ...], None, Result[Any]]:
+    guards = session.guards
     messages, blocked = session.check_input(chat_messages(prompt, None))
     if blocked is not None:
         return session.conclude(failed("blocked", blocked))
@@ -67,8 +77,12 @@ def guarded_stream(runtime: Runtime, prompt: Prompt, spec: Any, options: CallOpt
     messages, blocked = session.check_input(chat_messages(prompt, None))
     if blocked is not None:
         return EndedRun(session.conclude(failed("blocked", blocked)))
-    job = runtime.prepare_stream(_as_given(prompt, messages), spec, options)
-    return start(runtime, job, session, streams=True)
+    try:
+        job = runtime.prepare_stream(_as_given(prompt, messages), spec, options)
+        return start(runtime, job, session, streams=True)
+    except BaseException:
+        session.leave()
+        raise
 
 
 def start(runtime: Runtime, job: Job, session: GuardSession, *, streams: bool = False) -> Run:

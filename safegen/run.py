@@ -107,6 +107,15 @@ class Run:
             self._tell(self._result)
         return shown
 
+    def leave(self) -> None:
+        """Nobody reads on: guards record what they have decided."""
+        if self._session is None or self._result is not None:
+            return
+        for sample in self._samples:
+            if sample.guard is not None:
+                sample.guard.leave()
+        self._session.leave()
+
     def _log_end(self, result: Result[Any]) -> None:
         """Never the answer, nor an error's message, which may quote it."""
         if _log.isEnabledFor(logging.DEBUG):

@@ -135,3 +135,4 @@ class AsyncStream(AsyncIterator[StreamEvent], Generic[T]):
 def _abandon_unless_done(runtime: Runtime, run: Run) -> None:
     if not run.done:
         runtime.abandon(run)
+        run.leave()

@@ -17,13 +17,13 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from safegen.errors import RequestError
-from safegen.guards.scopes import Place, step_text
+from safegen.guards.scopes import Place, Step, step_text
 
 Action = Literal["allow", "block", "redact", "retry", "log", "error", "timeout", "restore"]
 
@@ -80,10 +80,13 @@ class Digests:
         key = _PROCESS_KEY if self.key is None else self.key
         return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:_DIGEST_CHARACTERS]
 
-    def path(self, place: Place) -> str:
-        """The place as a path in which every name that is not a plain short identifier is its digest."""
+    def path(self, place: Place, found: Collection[Step] = ()) -> str:
+        """The place as a path in which every name that is not a plain short identifier is its digest, and so is every
+        name of those in which a guard has found something."""
         steps = [
-            step if isinstance(step, int) or step == "*" or _PLAIN_NAME.fullmatch(step) else f"#{self.of(step)[:12]}"
+            step
+            if isinstance(step, int) or step == "*" or (_PLAIN_NAME.fullmatch(step) and step not in found)
+            else f"#{self.of(step)[:12]}"
             for step in place.steps
         ]
         if place.is_key and steps:
@@ -107,7 +110,7 @@ class JsonlSink:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a stream that is dropped may be recorded while a record is being written
         try:
             self._close(self._open())
         except OSError as error:

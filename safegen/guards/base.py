@@ -18,7 +18,7 @@ from __future__ import annotations
 import abc
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
@@ -140,10 +140,8 @@ class Guard(abc.ABC):
     ) -> None:
         self.name = snake_case(type(self).__name__) if name is None else name
         self.on_fail: OnFail = on_fail
-        self.where: tuple[str, ...] | None = (
-            (where,) if isinstance(where, str) else None if where is None else (*where,)
-        )
-        self.stages: tuple[Stage, ...] = self.default_stages if stages is None else (*stages,)
+        self.where: tuple[str, ...] | None = None if where is None else texts(self, "where", where)
+        self.stages: tuple[Any, ...] = self.default_stages if stages is None else texts(self, "stages", stages)
         self.timeout_s = timeout_s
         check_common(self)
 
@@ -260,6 +258,18 @@ def check_common(guard: Any) -> None:
         raise _bad(guard, "timeout_s", seconds, "a number of seconds above 0, or None")
     if guard.where is not None and not (guard.where and all(isinstance(path, str) for path in guard.where)):
         raise _bad(guard, "where", guard.where, "a JSONPath, a list of them, or None for everywhere")
+
+
+def texts(guard: Guard, key: str, given: Any) -> tuple[str, ...]:
+    """A setting that is a list of texts; one text stands for a list of it. Raises RequestError."""
+    listed = (given,) if isinstance(given, str) else given
+    if isinstance(listed, bytes | Mapping) or not isinstance(listed, Iterable):
+        raise _bad(guard, key, given, "a text or a list of texts")
+    made = (*listed,)
+    for each in made:
+        if not isinstance(each, str):
+            raise _bad(guard, key, given, "a text or a list of texts")
+    return made
 
 
 def _bad(guard: object, key: str, value: object, wanted: str) -> RequestError:

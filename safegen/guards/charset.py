@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from safegen.errors import RequestError
-from safegen.guards.base import Guard, GuardView, Match
+from safegen.guards.base import Guard, GuardView, Match, texts
 from safegen.guards.following import CharacterFollower, Follower
 
 # Script -> what the Unicode names of its letters begin with.
@@ -44,7 +44,7 @@ class Charset(Guard):
 
     def __init__(self, *, scripts: Sequence[str] = ("Latin",), ascii_only: bool = False, **common: Any) -> None:
         super().__init__(**common)
-        self.scripts = (*((scripts,) if isinstance(scripts, str) else scripts),)
+        self.scripts = texts(self, "scripts", scripts)
         self.ascii_only = ascii_only
         for script in self.scripts:
             if script not in SCRIPTS:

@@ -34,6 +34,16 @@ class Custom(Guard):
         if not callable(fn):
             raise RequestError(f"Custom takes a function of a GuardView, got {type(fn).__name__}", field="fn", value=fn)
         super().__init__(**common)
+        numbers = {"max_match": max_match, "look_ahead": look_ahead, "look_behind": look_behind}
+        for key, value in numbers.items():
+            if value is None and key != "look_ahead":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                wanted = "a number of characters from 0 on" + (", or None" if key != "look_ahead" else "")
+                raise RequestError(f"Custom: {key}={value!r}; it takes {wanted}", field=key, value=value)
+        for key, given, kind in (("rule", rule, str), ("inline", inline, bool)):
+            if not isinstance(given, kind):
+                raise RequestError(f"Custom: {key}={given!r}; it takes a {kind.__name__}", field=key, value=given)
         self.fn, self.rule = fn, rule
         self.inline = inline  # type: ignore[misc]
         self.max_match, self.look_ahead, self.look_behind = max_match, look_ahead, look_behind

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from safegen.grammars.bans import Bans
 
 Sink = Callable[[tuple[AuditRecord, ...]], None]
+_DAY_S = 86_400
 _SETTINGS = ("deadline_s", "max_retries", "on_block", "audit")
 
 
@@ -50,8 +51,8 @@ class Guards:
         audit_key: bytes | None = None,
     ) -> None:
         self.guards = tuple(as_guard(each) for each in _listed(guards))
-        if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float) or not deadline_s > 0:
-            raise _bad("deadline_s", deadline_s, "seconds above 0")
+        if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float) or not 0 < deadline_s <= _DAY_S:
+            raise _bad("deadline_s", deadline_s, f"seconds above 0, at most {_DAY_S:,}")
         if isinstance(max_retries, bool) or not isinstance(max_retries, int) or not 0 <= max_retries <= 10:
             raise _bad("max_retries", max_retries, "a number from 0 to 10")
         if on_block is not None and on_block is not Refusal:
@@ -135,6 +136,10 @@ class Guards:
             raise RequestError(f"{os.fspath(path)} cannot be read: {error}", field="path", value=path) from error
         try:
             return cls.from_dict(_parsed(text), audit_key=audit_key)
+        except RecursionError:
+            raise RequestError(
+                f"{os.fspath(path)}: it is nested too deeply, or refers to itself", field="path"
+            ) from None
         except RequestError as error:
             raise RequestError(f"{os.fspath(path)}: {error}", field=error.field, value=error.value) from error
 
@@ -197,7 +202,7 @@ def _parsed(text: str) -> Any:
             raise RequestError("reading YAML needs PyYAML: pip install pyyaml (JSON needs nothing)") from error
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the date 2024-13-45
         raise RequestError(f"it is no YAML: {error}") from error
 
 

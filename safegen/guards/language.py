@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from safegen.errors import RequestError
-from safegen.guards.base import Guard, GuardView, Match
+from safegen.guards.base import Guard, GuardView, Match, texts
 from safegen.guards.charset import script_of
 
 MIN_WORDS = 5
@@ -66,7 +66,7 @@ class Language(Guard):
 
     def __init__(self, *, allow: Sequence[str] = ("en",), **common: Any) -> None:
         super().__init__(**common)
-        self.allow = (*((allow,) if isinstance(allow, str) else allow),)
+        self.allow = texts(self, "allow", allow)
         for code in self.allow:
             if code not in LANGUAGES:
                 raise RequestError(

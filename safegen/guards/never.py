@@ -5,8 +5,10 @@ is held to, on decoded values, so no token that would complete a phrase is ever 
 escapes, ligatures or look-alikes, and no legal token leads where only a phrase could follow. A type of which nothing
 is left is refused when it is compiled, with the field's name. Overlong forms and lone surrogates are no text at all.
 
-In the other stages `find` scans text that is there, in time linear in it: all occurrences of phrases, and the leftmost
-longest ones of a regex. Match spans are those of the text as it is, not of its fold.
+In the other stages `find` scans text that is there: of phrases that end at one place the longest, in time linear in the
+text, and the leftmost longest matches of a regex. A regex such as `a|[ab]*c`, of which each short match has to look far
+ahead for a longer one, may take time quadratic in the text; it is given up after `timeout_s` (5 s by default), which
+counts as a guard that failed. Match spans are those of the text as it is, not of its fold.
 
 What it does not promise: paraphrase, other encodings (base64, leet beyond the look-alikes), and text that only several
 fields together spell.
@@ -15,7 +17,8 @@ fields together spell.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -32,6 +35,7 @@ from safegen.guards.scopes import Scope, parse_scope
 __all__ = ["Never"]
 
 _MAX_PHRASES, _MAX_PHRASE_CHARS = 100_000, 1_000
+_REGEX_SECONDS = 5.0
 _MAX_DEPTH, _MAX_CHARS, _MAX_COUNT = 200, 10_000, 10_000
 
 
@@ -82,6 +86,13 @@ class Never(Guard):
         found = dict.fromkeys(self._spans(folded, view.final))
         return [Match(offsets[start], offsets[end - 1] + 1, rule) for start, end, rule in found]
 
+    def may_hold(self, text: str) -> bool:
+        """Whether `find` finds something, but for word boundaries; quicker than that."""
+        folded = self._folding.text(text)
+        if self._folded and self._may_hold.search(folded):
+            return True
+        return any(pattern.search(folded) is not None for pattern in self._patterns)
+
     def automaton(self, scope: str) -> Ban | None:
         """The ban that decoding is held to; None where the decoding stage is left out. It names its own scope."""
         return self.ban if "decoding" in self.stages and self.on_fail != "log" else None
@@ -117,13 +128,18 @@ class Never(Guard):
     def _spans(self, folded: str, final: bool) -> Iterator[tuple[int, int, str]]:
         """Half-open spans of the folded text, with their rules."""
         if self._folded and self._may_hold.search(folded):
+            last_end = 0
             for start, end in _occurrences(folded, self._trie):
-                if not self.word or _stands_alone(folded, start, end, final):
+                if end > last_end and (not self.word or _stands_alone(folded, start, end, final)):
+                    last_end = end
                     yield start, end, "phrase"
+        ends = time.monotonic() + (self.timeout_s or _REGEX_SECONDS)
         for pattern in self._patterns:
             for found in pattern.finditer(folded):
                 if found.end() > found.start():
                     yield found.start(), found.end(), "regex"
+                if time.monotonic() > ends:
+                    raise TimeoutError("regexes whose matches look far ahead take too long on this text")
 
     @cached_property
     def _may_hold(self) -> Any:
@@ -139,7 +155,7 @@ class Never(Guard):
 
 
 class _Trie:
-    """The automaton of Aho and Corasick (1975). lengths: of the phrases that end at each node."""
+    """The automaton of Aho and Corasick (1975). lengths: of the phrases that end at each node, the longest first."""
 
     def __init__(self, phrases: Sequence[str]) -> None:
         self.edges: list[dict[str, int]] = [{}]
@@ -199,12 +215,18 @@ def _re2(pattern: str) -> Any:
         raise RequestError(f"the regex cannot be served: {error}", field="regexes") from error
 
 
-def _texts(field: str, given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str | Mapping) or not all(isinstance(each, str) and each for each in given):
-        raise RequestError(f"{field} takes a list of texts that are not empty", field=field, value=given)
+def _texts(field: str, listed: Iterable[str]) -> tuple[str, ...]:
+    is_list = isinstance(listed, Iterable) and not isinstance(listed, str | Mapping)
+    given = (*listed,) if is_list else ("",)
+    for each in given:
+        if not isinstance(each, str) or not each:
+            wrong = each if is_list else listed
+            raise RequestError(
+                f"{field}={wrong!r:.120}: Never takes a list of texts that are not empty", field=field, value=wrong
+            )
     if len(given) > _MAX_PHRASES:
         raise RequestError(f"{len(given):,} {field} are more than {_MAX_PHRASES:,}", field=field)
-    return tuple(given)
+    return given
 
 
 def _mapped(tree: Pattern, among: Any) -> Pattern:

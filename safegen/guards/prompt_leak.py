@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from safegen.errors import RequestError
-from safegen.guards.base import Guard, GuardView, Match, Stage
+from safegen.guards.base import Guard, GuardView, Match, Stage, texts
 from safegen.guards.candidates import before_owner, pieces
 from safegen.guards.following import Follower
 from safegen.guards.reading import MAX_SKIPPED, read
@@ -83,8 +83,8 @@ class SystemPromptLeak(Guard):
                 field="min_overlap",
                 value=min_overlap,
             )
-        self.segments = (*((segments,) if isinstance(segments, str) else segments),)
-        self.allow = (*((allow,) if isinstance(allow, str) else allow),)
+        self.segments = texts(self, "segments", segments)
+        self.allow = texts(self, "allow", allow)
         self.min_overlap = min_overlap
         self._window = min_overlap - STEP + 1
         self._known: tuple[str, ...] = self.segments

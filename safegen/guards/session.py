@@ -12,10 +12,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from safegen.errors import GuardBlocked, RetractsExhausted
+from safegen.errors import Cancelled, GuardBlocked, RetractsExhausted
 from safegen.guards.audit import Action, AuditRecord
+from safegen.guards.bans import banning
 from safegen.guards.base import GuardView, Stage
 from safegen.guards.guards import Guards
+from safegen.guards.invisible import InvisibleText
 from safegen.guards.redact import NoPlaceholder
 from safegen.guards.refusal import Refusal
 from safegen.guards.running import Entry, Finding, run_guards
@@ -23,7 +25,7 @@ from safegen.guards.scopes import Place
 from safegen.guards.stream import AnswerShape, Claims, GuardStream
 from safegen.guards.vault import Deanonymize, Vault
 from safegen.guards.watch import Decision, UnitWatch
-from safegen.result import Result
+from safegen.result import Result, failed
 
 Message = dict[str, str]
 T = TypeVar("T")
@@ -43,6 +45,7 @@ class GuardSession:
         self._milliseconds: dict[tuple[int, Stage, int], float] = {}
         self._decisions: list[tuple[Stage, int, Decision]] = []
         self._ran: set[tuple[Stage, int]] = set()
+        self._is_concluded = False
 
     # --- input --------------------------------------------------------------------------------------------------------
 
@@ -74,11 +77,15 @@ class GuardSession:
             seen = GuardView(view.text, view.path, "input", True, role, self._protected)
             return self._look(entries, seen, max(0.001, ends - time.perf_counter()), 0)
 
-        unit = UnitWatch(entries, place, "text", look)
-        unit.add(message["content"], message["content"])
-        text = unit.release(final=True)
-        self._decisions += [("input", 0, decision) for decision in unit.decisions]
-        return text, unit.stopped
+        text = message["content"]
+        for together in in_steps(entries):
+            unit = UnitWatch(together, place, "text", look)
+            unit.add(text, text)
+            text = unit.release(final=True)
+            self._decisions += [("input", 0, decision) for decision in unit.decisions]
+            if unit.stopped is not None:
+                return "", unit.stopped
+        return text, None
 
     # --- output -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +115,11 @@ class GuardSession:
     def has_output(self) -> bool:
         return any("output" in entry.guard.stages for entry in self._entries)
 
+    @property
+    def banning(self) -> list[Entry]:
+        """Guards that decoding is held to."""
+        return banning(self._entries)
+
     def look_for(self, sample: int, entries: Sequence[Entry], view: GuardView) -> list[Finding]:
         return self._look(entries, view, self.guards.deadline_s, sample)
 
@@ -129,7 +141,7 @@ class GuardSession:
     # --- what comes of it ---------------------------------------------------------------------------------------------
 
     def blocked(self, decision: Decision, stage: Stage) -> GuardBlocked:
-        path = self.guards.digests.path(decision.place)
+        path = self._path(decision.place)
         failed = decision.outcome in ("error", "timeout")
         why = (
             f"failed ({decision.rule}), and what is not checked does not pass" if failed else f"found {decision.rule!r}"
@@ -163,7 +175,7 @@ class GuardSession:
         digests, failed = self.guards.digests, decision.outcome in ("error", "timeout")
         action: Action = "restore" if isinstance(decision.entry.guard, Deanonymize) else decision.outcome
         stage = "decoding" if decision.during_decoding else stage
-        base = self._base(number, decision.entry, stage, action, digests.path(decision.place), sample)
+        base = self._base(number, decision.entry, stage, action, self._path(decision.place), sample)
         if failed:
             return dataclasses.replace(base, rule=decision.rule)
         return dataclasses.replace(
@@ -175,6 +187,11 @@ class GuardSession:
             digest=digests.of(decision.matched),
         )
 
+    def _path(self, place: Place) -> str:
+        """As records and errors show it: without names in which a guard has found something."""
+        found = {each.place.steps[-1] for _, _, each in self._decisions if each.place.is_key and each.place.steps}
+        return self.guards.digests.path(place, found)
+
     def _base(self, number: int, entry: Entry, stage: Stage, action: Any, path: str, sample: int) -> AuditRecord:
         return AuditRecord(
             self._request_id, number, entry.name, type(entry.guard).__name__, entry.guard.version, stage, path, action,
@@ -184,6 +201,7 @@ class GuardSession:
 
     def conclude(self, result: Result[T]) -> Result[T]:
         """The Result with its records; the sink has them and the vault is empty. Call it once, at the end."""
+        self._is_concluded = True
         samples = [result, *result.alternatives]
         told = [
             dataclasses.replace(self._refused(each), audit=self.records(number), alternatives=())
@@ -202,6 +220,11 @@ class GuardSession:
                 ]
         return dataclasses.replace(told[0], alternatives=tuple(told[1:]))
 
+    def leave(self) -> None:
+        """The request ends without a Result that anybody sees: what was decided so far is recorded all the same."""
+        if not self._is_concluded:
+            self.conclude(failed("cancelled", Cancelled("the request was left before its end")))
+
     def _refused(self, result: Result[T]) -> Result[T]:
         error = result.error
         if self.guards.on_block is None or result.status != "blocked" or not isinstance(error, GuardBlocked):
@@ -211,8 +234,17 @@ class GuardSession:
         return dataclasses.replace(result, value=refusal)
 
 
+def in_steps(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Guards that look together. Those that take hidden characters out go first: what they leave is what the others
+    look at, or else a match that hidden characters had broken up would be put together again unseen."""
+    first = [entry for entry in entries if isinstance(entry.guard, InvisibleText) and entry.guard.on_fail == "redact"]
+    rest = [entry for entry in entries if entry not in first]
+    return [first, rest] if first and rest else [list(entries)]
+
+
 class SampleGuard:
-    """Two streams, one behind the other: the guards, then what they have passed with its originals put back."""
+    """Streams, one behind the other: guards that take characters out, the other guards, and what they have passed with
+    its originals put back."""
 
     def __init__(
         self, session: GuardSession, entries: Sequence[Entry], shape: AnswerShape, sample: int, claims: Claims | None
@@ -225,7 +257,12 @@ class SampleGuard:
             return session.look_for(sample, entries, view)
 
         self.is_inline = all(entry.guard.inline for entry in entries)
-        self._streams = [GuardStream(checks, shape, look, session.protected, claims)]
+        # Placeholders that decoding has forced are known by their offsets, and there hidden characters went first.
+        steps = in_steps(checks) if claims is None else [checks]
+        deadline_s = session.guards.deadline_s
+        self._streams = [
+            GuardStream(step, shape, look, session.protected, claims, deadline_s, session.banning) for step in steps
+        ]
         if restores:
             self._streams.append(GuardStream(restores, shape, look))
         self._told = False
@@ -245,6 +282,12 @@ class SampleGuard:
             rest = stream.feed(rest) + stream.finish()
         self._tell(final=True)
         return rest if self.stopped is None else ""
+
+    def leave(self) -> None:
+        """The reader has gone: the records hold what was decided up to here."""
+        for stream in self._streams:
+            stream.leave()
+        self._tell(final=True)
 
     @property
     def stopped(self) -> Decision | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from safegen.grammars.tool_formats import ToolFormat
 from safegen.guards.answer_reader import AnswerKind, AnswerReader
+from safegen.guards.bans import EditedText
 from safegen.guards.running import Entry
 from safegen.guards.scopes import Place
 from safegen.guards.units import Char, Opened, Piece, char_starts
@@ -51,6 +52,7 @@ class Claims:
 
 class GuardStream:
     """entries: guards of the output stage. protected: texts that must not be repeated. claims: forced placeholders.
+    deadline_s: see UnitWatch. banning: guards of the decoding stage, which edits must not undo.
 
     `stopped` is the decision that ended the answer; from then on nothing is released.
     """
@@ -62,8 +64,12 @@ class GuardStream:
         look: Look,
         protected: Sequence[str] = (),
         claims: Claims | None = None,
+        deadline_s: float = 5.0,
+        banning: Sequence[Entry] = (),
     ) -> None:
         self._entries = entries
+        self._deadline_s = deadline_s
+        self._banning = banning
         self._reader = shape.reader()
         self._look = look
         self._protected = protected
@@ -82,6 +88,11 @@ class GuardStream:
     def finish(self) -> str:
         """The answer has ended; returns what is left of it."""
         return self._pass(self._reader.finish())
+
+    def leave(self) -> None:
+        """No more will be asked for; what was decided about the open unit counts."""
+        if self._unit is not None and self.stopped is None:
+            self._close(self._unit)
 
     def _pass(self, pieces: Iterable[Piece]) -> str:
         released: list[str] = []
@@ -111,6 +122,7 @@ class GuardStream:
         if unit.kind == "key":
             unit.place = Place((*unit.place.steps[:-1], unit.text), True)
             unit.entries = self._covering(unit.place)
+            unit.bans = self._bans(unit.place)
         released = self._release(unit, final=True)
         self._unit = None
         return released
@@ -118,8 +130,13 @@ class GuardStream:
     def _open(self, opened: Opened) -> None:
         self._starts = []
         self._unit = UnitWatch(
-            self._covering(opened.place), opened.place, opened.kind, self._look, self._protected, self._is_exempt
-        )
+            self._covering(opened.place), opened.place, opened.kind, self._look, self._protected, self._is_exempt,
+            self._deadline_s, self._bans(opened.place),
+        )  # fmt: skip
+
+    def _bans(self, place: Place) -> EditedText | None:
+        covering = [entry for entry in self._banning if entry.scopes.covers(place)]
+        return EditedText(covering) if covering else None
 
     def _covering(self, place: Place) -> list[Entry]:
         return [entry for entry in self._entries if entry.looks_at(place, "output")]
@@ -128,11 +145,14 @@ class GuardStream:
         released = unit.release(final=final)
         self.stopped = unit.stopped
         if final or self.stopped is not None:
-            self.decisions += [forced.decision for _, _, forced in self._forced_spans(unit)]
-            self.decisions += unit.decisions
-            for number, spent in unit.spent().items():
-                self.milliseconds[number] = self.milliseconds.get(number, 0.0) + spent
+            self._close(unit)
         return released
+
+    def _close(self, unit: UnitWatch) -> None:
+        self.decisions += [forced.decision for _, _, forced in self._forced_spans(unit)]
+        self.decisions += unit.decisions
+        for number, spent in unit.spent().items():
+            self.milliseconds[number] = self.milliseconds.get(number, 0.0) + spent
 
     def _is_exempt(self, unit: UnitWatch, start: int, end: int) -> bool:
         spans = self._forced_spans(unit)

@@ -74,9 +74,11 @@ class Anonymize(Guard):
         if on_fail not in ("redact", "log"):
             raise RequestError(f"Anonymize replaces: on_fail='redact', or 'log'; got {on_fail!r}", field="on_fail")
         super().__init__(on_fail=on_fail, **common)
-        self.detectors = (detectors,) if isinstance(detectors, Guard) else tuple(detectors)
+        listed = detectors if isinstance(detectors, Iterable) else (detectors,)
+        self.detectors = tuple(listed)
         if not self.detectors or not all(isinstance(each, Guard) for each in self.detectors):
-            raise RequestError("Anonymize takes guards, such as Anonymize([PII()])", field="detectors")
+            wrong = f"Anonymize: detectors={detectors!r:.80}; it takes guards, such as Anonymize([PII()])"
+            raise RequestError(wrong, field="detectors", value=detectors)
         if self.stages != ("input",):
             raise RequestError(f"Anonymize works on input, got stages={self.stages!r}", field="stages")
         self.inline = all(detector.inline for detector in self.detectors)  # type: ignore[misc]

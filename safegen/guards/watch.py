@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from safegen.guards.bans import EditedText
 from safegen.guards.base import Allow, Block, Edit, GuardView, Match, Replace, Retry
 from safegen.guards.following import Follower, follower_of
-from safegen.guards.running import Entry, Finding
+from safegen.guards.running import Entry, Finding, frontier_in_time
 from safegen.guards.scopes import Place
 from safegen.guards.units import UnitKind, spelled
 
@@ -83,7 +84,8 @@ def watched_of(entries: Sequence[Entry]) -> list[Watched]:
 class UnitWatch:
     """entries: the guards that look at this unit; those of a property name are set when it has ended, like its place.
     look: runs them. protected: texts that must not be repeated. is_exempt: whether a span of decoded characters is a
-    placeholder that was put there on purpose.
+    placeholder that was put there on purpose. deadline_s: for one answer of a guard about what is certain. bans: what
+    edits must not bring about.
     """
 
     def __init__(
@@ -94,6 +96,8 @@ class UnitWatch:
         look: Look,
         protected: Sequence[str] = (),
         is_exempt: Callable[[UnitWatch, int, int], bool] = lambda unit, start, end: False,
+        deadline_s: float = 5.0,
+        bans: EditedText | None = None,
     ) -> None:
         self.entries = entries
         self.place = place
@@ -101,13 +105,15 @@ class UnitWatch:
         self._look = look
         self._protected = protected
         self._is_exempt = is_exempt
+        self._deadline_s = deadline_s
+        self.bans = bans
         self._chars: list[str] = []
         self._raws: list[str] = []
         self.num_decided = 0  # characters whose matches are decided; all of them are released or replaced
         self._covered = 0  # end of the last replaced span
         self._num_seen = 0
         acting = [entry for entry in entries if not entry.only_logs]
-        self._withholds = kind == "key" or any(entry.guard.hold_bound is None for entry in acting)
+        self._withholds = kind == "key" or any(map(_is_unbounded, acting))
         self._watched: list[Watched] | None = None  # made when something may be released before the end
         self.decisions: list[Decision] = []
         self.stopped: Decision | None = None
@@ -196,7 +202,11 @@ class UnitWatch:
                     certain = watched.follower.feed(added, self.num_decided)
                 else:
                     begin = self._window_begin(watched.entries)
-                    certain = begin + watched.entries[0].guard.frontier("".join(self._chars[begin:]))
+                    text = "".join(self._chars[begin:])
+                    certain = begin + frontier_in_time(watched.entries[0], text, self._deadline_s)
+            except TimeoutError as error:
+                self._stop(Decision(watched.entries[0], "timeout", *self._here(), str(error), 1.0, self.place))
+                return self.num_decided
             except Exception as error:  # a guard that cannot say what is certain
                 self._stop(Decision(watched.entries[0], "error", *self._here(), type(error).__name__, 1.0, self.place))
                 return self.num_decided
@@ -279,13 +289,37 @@ class UnitWatch:
             if decision.outcome != "redact":
                 continue
             if decision.start >= self._covered:
-                released.extend(self._raws[max(place, self._covered) : decision.start])
-                released.append(spelled(decision.replacement, self.kind))
+                released.extend(self._kept(max(place, self._covered), decision.start))
+                released.append(spelled(self._edited(decision), self.kind))
                 place = max(place, decision.start)
             self._covered = max(self._covered, decision.end)
-        released.extend(self._raws[max(place, self._covered) : frontier])
+        released.extend(self._kept(max(place, self._covered), frontier))
         self.num_decided = max(self.num_decided, frontier)
-        return "".join(released)
+        banned = None if self.bans is None else self.bans.found()
+        if banned is None:
+            return "".join(released)
+        entry, rule, text = banned
+        self._stop(Decision(entry, "block", *self._here(), rule, 1.0, self.place, matched=text))
+        return ""
+
+    def _kept(self, first: int, last: int) -> list[str]:
+        """Raw text that stays as it is."""
+        if self.bans is not None and first < last:
+            self.bans.keep("".join(self._chars[first:last]))
+        return self._raws[first:last]
+
+    def _edited(self, decision: Decision) -> str:
+        """What takes the place of a match."""
+        if self.bans is None:
+            return decision.replacement
+        return self.bans.replace(decision.rule, decision.replacement)
+
+
+def _is_unbounded(entry: Entry) -> bool:
+    try:
+        return entry.guard.hold_bound is None
+    except Exception:  # a guard that cannot say how much it claims claims all
+        return True
 
 
 def _number(entry: Entry) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from safegen.errors import RequestError
-from safegen.guards.base import GuardView, Match
+from safegen.guards.base import GuardView, Match, texts
 from safegen.guards.candidates import pieces
 from safegen.guards.following import Follower
 from safegen.guards.pattern_guard import PatternGuard
@@ -50,8 +50,8 @@ class PII(PatternGuard):
 
     def __init__(self, *, types: Sequence[str] | None = None, allow: Sequence[str] = (), **common: Any) -> None:
         super().__init__(**common)
-        self.types = None if types is None else (*((types,) if isinstance(types, str) else types),)
-        self.allow = (*((allow,) if isinstance(allow, str) else allow),)
+        self.types = None if types is None else texts(self, "types", types)
+        self.allow = texts(self, "allow", allow)
         wanted = self._wanted()
         self._allowed = frozenset(text.casefold() for text in self.allow)
         self._names: Any = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from safegen.errors import RequestError
-from safegen.guards.base import GuardView, Match
+from safegen.guards.base import GuardView, Match, texts
 from safegen.guards.following import Follower
 from safegen.guards.pattern_guard import PatternGuard
 from safegen.guards.secrets import blocks, entropy, formats
@@ -26,8 +26,8 @@ class Secrets(PatternGuard):
 
     def __init__(self, *, ignore: Sequence[str] = (), allow: Sequence[str] = (), **common: Any) -> None:
         super().__init__(**common)
-        self.ignore = (*((ignore,) if isinstance(ignore, str) else ignore),)
-        self.allow = (*((allow,) if isinstance(allow, str) else allow),)
+        self.ignore = texts(self, "ignore", ignore)
+        self.allow = texts(self, "allow", allow)
         for name in self.ignore:
             if name not in RULE_NAMES:
                 raise RequestError(

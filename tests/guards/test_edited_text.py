@@ -1,0 +1,135 @@
+"""What a redaction makes of a text: it holds no ban, hides no match, and names nothing that a guard has found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from safegen.errors import SchemaError
+from safegen.events import DeltaEvent
+from safegen.guards import PII, Custom, Guards, GuardView, InvisibleText, Match, Never
+from safegen.types import JsonSchema
+from tests.support.guards import Word
+from tests.support.sdk_fakes import ScriptedBackend, make_llm
+
+_MAP = JsonSchema({"type": "object", "additionalProperties": {"type": "string"}})
+_HIDDEN = "\u200b" * 17  # one more than a detector reads across
+
+
+def _generate(text: str, guards: Any, spec: Any = None) -> Any:
+    with make_llm(ScriptedBackend(text)) as llm:
+        return llm.generate("go", spec, guards=guards, max_tokens=200)
+
+
+def _streamed(text: str, guards: Any, spec: Any = None) -> tuple[str, Any]:
+    with make_llm(ScriptedBackend(text)) as llm, llm.stream("go", spec, guards=guards, max_tokens=200) as events:
+        shown = "".join(event.text for event in events if isinstance(event, DeltaEvent))
+        return shown, events.result()
+
+
+def _redacting(*guards: Any) -> list[Any]:
+    return [PII(on_fail="redact", stages=["output"]), *guards]
+
+
+@pytest.mark.parametrize(
+    "ban", [Never(phrases=["email"]), Never(phrases=["to [e"], fold="case"), Never(regexes=[r"\["])]
+)
+def test_a_placeholder_in_free_text_holds_no_ban(ban: Never) -> None:
+    result = _generate("to a.b@c.com now", _redacting(ban))
+    assert (result.status, result.text) == ("ok", "to x@redacted.invalid now")
+    assert not ban.find(GuardView(result.text))
+    assert _streamed("to a.b@c.com now", _redacting(ban))[0] == result.text
+
+
+def test_a_placeholder_in_a_property_name_holds_no_ban() -> None:
+    guards = [Word("zanzibar", on_fail="redact", stages=["output"]), Never(phrases=["[zan"], where="$..*~")]
+    result = _generate('{"zanzibar":"1"}', guards, _MAP)
+    assert (result.status, result.value) == ("ok", {"[REDACTED]": "1"})
+
+
+def test_outside_of_a_bans_scope_a_placeholder_stays_as_it_is() -> None:
+    result = _generate("to a.b@c.com now", _redacting(Never(phrases=["email"], where="$.a")))
+    assert result.text == "to [EMAIL] now"
+
+
+def test_what_meets_where_hidden_characters_were_is_held_to_the_bans() -> None:
+    guards = [Never(phrases=["kill"], fold="exact"), InvisibleText(on_fail="redact", stages=["output"])]
+    result = _generate("ki\u200bll", guards)
+    assert (result.status, result.text, result.error.guard) == ("blocked", "", "never")
+    shown, streamed = _streamed("ki\u200bll it", guards)
+    assert streamed.status == "blocked"
+    assert "kill" not in shown
+    assert _generate("ki\u200blt", guards).text == "kilt"
+
+
+def test_a_word_that_an_edit_sets_free_is_a_ban_and_a_part_of_one_is_none() -> None:
+    guards = [Word("xx", on_fail="redact", stages=["output"]), Never(phrases=["cat"], word=True, fold="exact")]
+    assert _generate("xxcat", guards).status == "blocked"
+    assert _streamed("xx category", guards)[0] == _generate("xx category", guards).text == "[XX] category"
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_match_that_hidden_characters_break_up_is_found_when_they_are_taken_out(reverse: bool) -> None:
+    guards = _redacting(InvisibleText(on_fail="redact", stages=["output"]))
+    text = f"it is 123-45{_HIDDEN}-6789 ok"
+    result = _generate(text, guards[::-1] if reverse else guards)
+    assert (result.status, result.text) == ("ok", "it is [SSN] ok")
+    assert _streamed(text, guards)[0] == result.text
+
+
+def test_a_prompt_is_looked_at_without_its_hidden_characters() -> None:
+    guards = [PII(stages=["input"]), InvisibleText(on_fail="redact", stages=["input"])]
+    with make_llm(ScriptedBackend("yes")) as llm:
+        result: Any = llm.generate(f"I am 123-45{_HIDDEN}-6789", guards=guards, max_tokens=5)
+    assert (result.status, result.error.rule) == ("blocked", "SSN")
+
+
+@pytest.mark.parametrize("on_fail", ["log", "block"])
+def test_a_name_that_was_found_is_in_no_path(on_fail: Any) -> None:
+    names = Word("zanzibar", on_fail="redact", stages=["output"])
+    result = _generate('{"zanzibar":"a.b@c.com"}', [names, PII(on_fail=on_fail, stages=["output"])], _MAP)
+    assert result.status == ("ok" if on_fail == "log" else "blocked")
+    assert [record.action for record in result.audit if record.guard == "pii"] == [on_fail]
+    paths = [record.path for record in result.audit]
+    assert "zanzibar" not in f"{paths} {result.error}"
+
+
+def test_a_stream_that_is_left_is_recorded_as_far_as_it_came() -> None:
+    kept: list[Any] = []
+    guards = Guards([PII(on_fail="redact")], audit=kept.extend)
+    with make_llm(ScriptedBackend("to a.b@c.com and much more")) as llm:
+        with llm.stream("go", guards=guards, max_tokens=200) as events:
+            for event in events:
+                if isinstance(event, DeltaEvent) and "[EMAIL]" in event.text:
+                    break
+        assert [(r.stage, r.action, r.rule) for r in kept] == [("output", "redact", "EMAIL"), ("input", "allow", None)]
+
+
+def test_a_call_whose_type_is_refused_keeps_what_was_decided_about_its_prompt() -> None:
+    kept: list[Any] = []
+    guards = Guards([PII(on_fail="redact", stages=["input"])], audit=kept.extend)
+    with make_llm(ScriptedBackend("x")) as llm, pytest.raises(SchemaError):
+        llm.generate("to a.b@c.com", JsonSchema({"type": "nothing"}), guards=guards)
+    assert [(r.action, r.rule) for r in kept] == [("redact", "EMAIL")]
+
+
+def test_a_result_is_recorded_once() -> None:
+    kept: list[Any] = []
+    guards = Guards([PII(on_fail="log")], audit=lambda records: kept.append(len(records)))
+    with make_llm(ScriptedBackend("hello")) as llm:
+        llm.generate("go", guards=guards, max_tokens=5)
+        with llm.stream("go", guards=guards, max_tokens=5) as events:
+            events.result()
+    assert kept == [2, 2]
+
+
+def _numbers(view: GuardView) -> Sequence[Match]:
+    return [Match(m.start(), m.end(), "number") for m in re.finditer(r"\d", view.text)]
+
+
+def test_an_edit_beside_many_others_stays_linear_enough() -> None:
+    guards = [Custom(_numbers, on_fail="redact", stages=["output"], inline=True), Never(phrases=["kill"])]
+    assert _generate("1 " * 60, guards).text == "[NUMBER] " * 60

@@ -1,0 +1,120 @@
+"""Guards that hang, settings that make no sense, files that are no configuration: bounded time, typed errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from safegen.errors import RequestError
+from safegen.events import DeltaEvent
+from safegen.guards import PII, Allow, Anonymize, Charset, Custom, Guards, GuardView, Language, Never, Secrets
+from tests.support.sdk_fakes import ScriptedBackend, make_llm
+
+
+def test_a_guard_that_hangs_while_a_stream_asks_what_is_certain_times_out() -> None:
+    released = threading.Event()
+
+    def hang(view: GuardView) -> list[Any]:
+        released.wait(20)
+        return []
+
+    guard = Custom(hang, stages=["output"], max_match=3, look_behind=0)
+    started = time.monotonic()
+    guards = Guards([guard], deadline_s=0.2)
+    with make_llm(ScriptedBackend("hello")) as llm, llm.stream("go", guards=guards, max_tokens=20) as events:
+        result = events.result()
+    released.set()
+    assert time.monotonic() - started < 10
+    assert (result.status, result.text, result.audit[0].action) == ("blocked", "", "timeout")
+
+
+class _NoBound:
+    hold_bound = property(lambda self: 1 / 0)
+
+    def frontier(self, text: str) -> int:
+        return len(text)
+
+    def check(self, view: GuardView) -> Allow:
+        return Allow()
+
+
+def test_a_guard_that_cannot_say_its_bound_holds_a_stream_to_its_end() -> None:
+    with make_llm(ScriptedBackend("hello")) as llm, llm.stream("go", guards=[_NoBound()], max_tokens=20) as events:
+        deltas = [event for event in events if isinstance(event, DeltaEvent)]
+    assert [event.text for event in deltas] == ["hello"]
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Guards(deadline_s=float("inf")), "deadline_s"),
+        (lambda: Guards(deadline_s=float("nan")), "deadline_s"),
+        (lambda: Custom(repr, max_match="x"), "max_match"),  # type: ignore[arg-type]
+        (lambda: Custom(repr, max_match=-5), "max_match"),
+        (lambda: Custom(repr, max_match=3, look_ahead=-100), "look_ahead"),
+        (lambda: Custom(repr, max_match=3, look_ahead=None), "look_ahead"),  # type: ignore[arg-type]
+        (lambda: Custom(repr, max_match=3, look_behind=2.5), "look_behind"),  # type: ignore[arg-type]
+        (lambda: Custom(repr, inline="no"), "inline"),  # type: ignore[arg-type]
+        (lambda: Custom(repr, rule=5), "rule"),  # type: ignore[arg-type]
+        (lambda: Never(phrases=None), "phrases"),  # type: ignore[arg-type]
+        (lambda: Never(phrases="kill"), "phrases"),
+        (lambda: Never(regexes=5), "regexes"),  # type: ignore[arg-type]
+        (lambda: Never(phrases=["a"], stages=5), "stages"),
+        (lambda: Never(phrases=["a"], where=5), "where"),
+        (lambda: Never(phrases=["a"], where={"$.a": 1}), "where"),
+        (lambda: PII(types=5), "types"),  # type: ignore[arg-type]
+        (lambda: PII(allow=[5]), "allow"),  # type: ignore[list-item]
+        (lambda: Secrets(ignore=5), "ignore"),  # type: ignore[arg-type]
+        (lambda: Charset(scripts=5), "scripts"),  # type: ignore[arg-type]
+        (lambda: Language(allow=5), "allow"),  # type: ignore[arg-type]
+        (lambda: Anonymize(5), "detectors"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_by_name(make: Callable[[], Any], field: str) -> None:
+    with pytest.raises(RequestError, match=field) as caught:
+        make()
+    assert caught.value.field == field
+
+
+def test_one_text_stands_for_a_list_of_it_and_an_iterator_is_read_once() -> None:
+    assert PII(stages="output").stages == ("output",)
+    assert Never(phrases=iter(["a", "b"])).phrases == ("a", "b")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "guards: [{type: Never, phrases: [2024-13-45]}]",
+        "!!int 'x'",
+        "guards: [{type: Anonymize, detectors: [&x {type: Anonymize, detectors: [*x]}]}]",
+        "[" * 1000,
+        "guards: [{type: PII, stages: 5}]",
+        "deadline_s: .inf\nguards: []",
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "guards.yaml"
+    path.write_text(text)
+    with pytest.raises(RequestError, match=r"guards\.yaml"):
+        Guards.from_yaml(path)
+
+
+def test_phrases_within_phrases_are_found_in_linear_time_and_covered() -> None:
+    guard = Never(phrases=["a" * size for size in range(1, 200)], stages=["output"])
+    found = guard.find(GuardView("a" * 5_000))
+    assert len(found) == 5_000
+    assert {match.end for match in found} == set(range(1, 5_001))
+    assert max(match.end - match.start for match in found) == 199
+
+
+def test_a_regex_that_takes_quadratic_time_is_given_up() -> None:
+    guard = Never(regexes=["a|[ab]*c"], stages=["output"], timeout_s=0.2)
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        guard.find(GuardView("a" * 200_000))
+    assert time.monotonic() - started < 20
