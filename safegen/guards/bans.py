@@ -28,32 +28,40 @@ class EditedText:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = tuple(entries)
-        self._text = ""
-        self._edits: list[tuple[int, int]] = []
+        self._pieces: list[str] = []
+        self._edits: list[tuple[int, int]] = []  # that what follows may still make a ban with
 
     def keep(self, text: str) -> None:
-        self._text += text
+        self._pieces.append(text)
 
     def replace(self, rule: str, placeholder: str) -> str:
         """The placeholder, or the first other one that makes no ban with what stands before it."""
-        start = len(self._text)
+        before = self._joined()
+        start = len(before)
         for text in candidates(rule, placeholder):
             here = [(start, start + len(text))]
-            if not any(self._touching(entry, self._text + text, here) for entry in self.entries):
+            if not any(self._touching(entry, before + text, here) for entry in self.entries):
                 placeholder = text
                 break
-        self._text += placeholder
-        self._edits.append((start, len(self._text)))
+        self._pieces.append(placeholder)
+        self._edits.append((start, start + len(placeholder)))
         return placeholder
 
     def found(self) -> tuple[Entry, str, str] | None:
         """(guard, rule, text) of the first ban that an edit has brought about."""
         if not self._edits:
             return None
+        text = self._joined()
         for entry in self.entries:
-            for match in self._touching(entry, self._text, self._edits):
-                return entry, match.rule, self._text[match.start : match.end]
+            for match in self._touching(entry, text, self._edits):
+                return entry, match.rule, text[match.start : match.end]
+        if all(_is_beyond(entry, text[self._edits[-1][1] :]) for entry in self.entries):
+            self._edits.clear()
         return None
+
+    def _joined(self) -> str:
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
 
     @staticmethod
     def _touching(entry: Entry, text: str, edits: Sequence[tuple[int, int]]) -> list[Match]:
@@ -62,3 +70,11 @@ class EditedText:
             return []
         found = sorted(guard.find(GuardView(text)))
         return [match for match in found if any(match.start <= end and start <= match.end for start, end in edits)]
+
+
+def _is_beyond(entry: Entry, text: str) -> bool:
+    """Whether no match that touches an edit can reach past the text behind it."""
+    guard = entry.guard
+    if not isinstance(guard, Never) or guard.reach is None:
+        return False
+    return len(guard.folded(text)) > guard.reach

@@ -86,6 +86,15 @@ class Never(Guard):
         found = dict.fromkeys(self._spans(folded, view.final))
         return [Match(offsets[start], offsets[end - 1] + 1, rule) for start, end, rule in found]
 
+    def folded(self, text: str) -> str:
+        """What phrases and regexes are looked for in."""
+        return self._folding.text(text)
+
+    @property
+    def reach(self) -> int | None:
+        """Characters of folded text that decide about a match from its start on; None with regexes."""
+        return None if self.regexes else max(map(len, self._folded), default=0) + 1
+
     def may_hold(self, text: str) -> bool:
         """Whether `find` finds something, but for word boundaries; quicker than that."""
         folded = self._folding.text(text)
