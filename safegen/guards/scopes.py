@@ -123,13 +123,12 @@ def _selector(found: re.Match[str]) -> _Selector:
 
 def _matches(selectors: tuple[_Selector, ...], steps: Steps, *, whole: bool) -> bool:
     """Whether the selectors lead to `steps` (whole), or to a beginning of them."""
-    if not selectors:
-        return not whole or not steps
-    first, rest = selectors[0], selectors[1:]
-    for at in range(len(steps)) if first.deep else range(min(1, len(steps))):
-        if (first.name is None or first.name == steps[at]) and _matches(rest, steps[at + 1 :], whole=whole):
-            return True
-    return False
+    reached = {0}  # how many steps the selectors so far may have taken
+    for selector in selectors:
+        first = min(reached, default=len(steps))
+        tried = range(first, len(steps)) if selector.deep else (at for at in reached if at < len(steps))
+        reached = {at + 1 for at in tried if selector.name is None or selector.name == steps[at]}
+    return len(steps) in reached if whole else bool(reached)
 
 
 def _bad(path: str, at: int, wanted: str) -> RequestError:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 
 from safegen.errors import RequestError
-from safegen.guards.scopes import THINKING, Place, parse_scopes
+from safegen.guards.scopes import THINKING, Place, parse_scope, parse_scopes
 
 _NOTE = Place(("notes",))
 _ITEM = Place(("items", 3, "notes"))
@@ -62,3 +65,25 @@ def test_a_place_is_written_as_a_path() -> None:
     assert str(Place(("a", 0, "b-c"))) == "$.a[0].b-c"
     assert str(Place(("a b'c",), True)) == "$['a b\\'c']~"
     assert str(Place(root=THINKING)) == "$thinking"
+
+
+def test_many_deep_steps_on_a_deep_place_are_decided_at_once() -> None:
+    place = Place(("a",) * 200)
+    assert parse_scope("$" + "..a" * 100).covers(place)
+    assert not parse_scope("$" + "..a" * 100 + ".b").covers(place)
+    assert not parse_scope("$" + "..a" * 201).covers(place)
+
+
+@pytest.mark.parametrize("path", ["$..a.b", "$..a..b", "$.a..b", "$..*.b", "$..a[0]", "$.a.b", "$..b.b"])
+def test_a_scope_covers_what_a_walk_over_all_ways_finds(path: str) -> None:
+    scope = parse_scope(path)
+    for length in range(5):
+        for steps in itertools.product(("a", "b", 0), repeat=length):
+            assert scope.covers(Place(steps)) == _walks(scope.selectors, steps), steps
+
+
+def _walks(selectors: Any, steps: tuple[str | int, ...]) -> bool:
+    if not selectors:
+        return True
+    starts = range(len(steps)) if selectors[0].deep else range(min(1, len(steps)))
+    return any(selectors[0].name in (None, steps[at]) and _walks(selectors[1:], steps[at + 1 :]) for at in starts)
