@@ -46,7 +46,7 @@ class Stream(Iterator[StreamEvent], Generic[T]):
         else:
             self._runtime.submit_stream(self._run, self._inbox.put)
         self._process_id = os.getpid()
-        self._cancel = weakref.finalize(self, _abandon_unless_done, self._runtime, self._run)
+        self._cancel = weakref.finalize(self, _abandon_unless_done, self._runtime, self._run, os.getpid())
         return self
 
     def __exit__(
@@ -100,7 +100,7 @@ class AsyncStream(AsyncIterator[StreamEvent], Generic[T]):
             self._ready.append(FinalEvent(self._run.result))
         else:
             self._runtime.submit_stream(self._run, self._inbox.put)
-        self._cancel = weakref.finalize(self, _abandon_unless_done, self._runtime, self._run)
+        self._cancel = weakref.finalize(self, _abandon_unless_done, self._runtime, self._run, os.getpid())
         return self
 
     async def __aexit__(
@@ -132,7 +132,8 @@ class AsyncStream(AsyncIterator[StreamEvent], Generic[T]):
         return self._run.result
 
 
-def _abandon_unless_done(runtime: Runtime, run: Run) -> None:
+def _abandon_unless_done(runtime: Runtime, run: Run, process_id: int) -> None:
     if not run.done:
         runtime.abandon(run)
-        run.leave()
+        if process_id == os.getpid():  # a fork has no part in it
+            run.leave()
