@@ -20,7 +20,8 @@ from safegen.text_stream import TextStream
 from safegen.think import ThinkStream
 
 if TYPE_CHECKING:
-    from safegen.guards.session import GuardSession, SampleGuard
+    from safegen.guards.sample import SampleGuard
+    from safegen.guards.session import GuardSession
 
 _log = logging.getLogger(__name__)
 OnEnd = Callable[[Result[Any]], None]

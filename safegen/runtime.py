@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from safegen.grammars.disk_cache import DiskCache
     from safegen.grammars.vocabulary import Vocabulary
     from safegen.guards.guards import Guards
-    from safegen.guards.session import GuardSession, SampleGuard
+    from safegen.guards.sample import SampleGuard
+    from safegen.guards.session import GuardSession
 
 _log = logging.getLogger(__name__)
 _SPACE_TOKENS = 8  # that a template may put after a start marker

@@ -12,17 +12,16 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from safegen.errors import Cancelled, GuardBlocked, RetractsExhausted
+from safegen.errors import Cancelled, GuardBlocked
 from safegen.guards.audit import Action, AuditRecord
 from safegen.guards.bans import banning
 from safegen.guards.base import GuardView, Stage
 from safegen.guards.guards import Guards
-from safegen.guards.invisible import InvisibleText
-from safegen.guards.redact import NoPlaceholder
 from safegen.guards.refusal import Refusal
 from safegen.guards.running import Entry, Finding, run_guards
+from safegen.guards.sample import SampleGuard, in_steps
 from safegen.guards.scopes import Place
-from safegen.guards.stream import AnswerShape, Claims, GuardStream
+from safegen.guards.stream import AnswerShape, Claims
 from safegen.guards.vault import Deanonymize, Vault
 from safegen.guards.watch import Decision, UnitWatch
 from safegen.result import Result, failed
@@ -232,100 +231,3 @@ class GuardSession:
         code: Literal["input", "output"] = "input" if error.stage == "input" else "output"
         refusal: Any = Refusal(code, error.guard or "", error.rule or "", error.path or "$", str(error))
         return dataclasses.replace(result, value=refusal)
-
-
-def in_steps(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Guards that look together. Those that take hidden characters out go first: what they leave is what the others
-    look at, or else a match that hidden characters had broken up would be put together again unseen."""
-    first = [entry for entry in entries if isinstance(entry.guard, InvisibleText) and entry.guard.on_fail == "redact"]
-    rest = [entry for entry in entries if entry not in first]
-    return [first, rest] if first and rest else [list(entries)]
-
-
-class SampleGuard:
-    """Streams, one behind the other: guards that take characters out, the other guards, and what they have passed with
-    its originals put back."""
-
-    def __init__(
-        self, session: GuardSession, entries: Sequence[Entry], shape: AnswerShape, sample: int, claims: Claims | None
-    ) -> None:
-        self._session, self._sample, self._claims = session, sample, claims
-        checks = [entry for entry in entries if not isinstance(entry.guard, Deanonymize)]
-        restores = [entry for entry in entries if isinstance(entry.guard, Deanonymize)]
-
-        def look(entries: Sequence[Entry], view: GuardView) -> list[Finding]:
-            return session.look_for(sample, entries, view)
-
-        self.is_inline = all(entry.guard.inline for entry in entries)
-        # Placeholders that decoding has forced are known by their offsets, and there hidden characters went first.
-        steps = in_steps(checks) if claims is None else [checks]
-        deadline_s = session.guards.deadline_s
-        self._streams = [
-            GuardStream(step, shape, look, session.protected, claims, deadline_s, session.banning) for step in steps
-        ]
-        if restores:
-            self._streams.append(GuardStream(restores, shape, look))
-        self._told = False
-
-    def feed(self, text: str) -> str:
-        for stream in self._streams:
-            text = stream.feed(text)
-        self._tell()
-        return text
-
-    def finish(self) -> str:
-        """The answer has ended. After a stop nothing more is released, not even what was certain."""
-        rest = ""
-        for stream in self._streams:
-            if self.stopped is not None:
-                break
-            rest = stream.feed(rest) + stream.finish()
-        self._tell(final=True)
-        return rest if self.stopped is None else ""
-
-    def leave(self) -> None:
-        """The reader has gone: the records hold what was decided up to here."""
-        for stream in self._streams:
-            stream.leave()
-        self._tell(final=True)
-
-    @property
-    def stopped(self) -> Decision | None:
-        return next((stream.stopped for stream in self._streams if stream.stopped is not None), None)
-
-    @property
-    def changed(self) -> bool:
-        """Something was replaced."""
-        return any(decision.outcome == "redact" for stream in self._streams for decision in stream.decisions)
-
-    def blocked(self) -> GuardBlocked | None:
-        return None if self.stopped is None else self._session.blocked(self.stopped, "output")
-
-    def unreplaced(self, error: Exception | None) -> GuardBlocked | None:
-        """For an answer that ended because decoding could not replace a match, or not often enough."""
-        if isinstance(error, NoPlaceholder):
-            decision: Decision | None = error.decision
-        elif isinstance(error, RetractsExhausted) and self._claims is not None:
-            forced = [each.decision for each in self._claims.forced.values()]
-            decision = next((each for each in reversed(forced) if str(each.place) == error.pointer), None)
-        else:
-            return None
-        if decision is None:
-            return None
-        decision = dataclasses.replace(decision, outcome="block", during_decoding=True)
-        self._session.decided(self._sample, [decision])
-        return self._session.blocked(decision, "output")
-
-    def blame(self) -> GuardBlocked:
-        """For an edited answer that its type refuses: no placeholder fits there."""
-        edits = [each for stream in self._streams for each in stream.decisions if each.outcome == "redact"]
-        return self._session.blocked(edits[0], "output")
-
-    def _tell(self, *, final: bool = False) -> None:
-        if self._told or not (final or self.stopped is not None):
-            return
-        self._told = True
-        for stream in self._streams:
-            self._session.decided(self._sample, stream.decisions)
-            for number, spent in stream.milliseconds.items():
-                self._session.took(self._sample, number, spent)

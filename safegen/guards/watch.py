@@ -19,10 +19,10 @@ from typing import Literal
 
 from safegen.guards.bans import EditedText
 from safegen.guards.base import Allow, Block, Edit, GuardView, Match, Replace, Retry
-from safegen.guards.following import Follower, follower_of
 from safegen.guards.running import Entry, Finding, frontier_in_time
 from safegen.guards.scopes import Place
 from safegen.guards.units import UnitKind, spelled
+from safegen.guards.watched import Watched, watched_of
 
 Outcome = Literal["block", "redact", "retry", "log", "error", "timeout"]
 
@@ -51,34 +51,6 @@ class Decision:
 
 
 Look = Callable[[Sequence[Entry], GuardView], list[Finding]]
-
-
-@dataclass(slots=True)
-class Watched:
-    """Guards and their common follower of one unit, or one guard that has none. seconds: that they took."""
-
-    entries: tuple[Entry, ...]
-    follower: Follower | None
-    seconds: float = 0.0
-
-    def copy(self) -> Watched:
-        return Watched(self.entries, None if self.follower is None else self.follower.copy(), self.seconds)
-
-
-def watched_of(entries: Sequence[Entry]) -> list[Watched]:
-    made: list[Watched] = []
-    for entry in entries:
-        follower = follower_of(entry.guard)
-        for place, other in enumerate(made):
-            if follower is None or other.follower is None:
-                continue
-            common = other.follower.joined(follower)
-            if common is not None:
-                made[place] = Watched((*other.entries, entry), common)
-                break
-        else:
-            made.append(Watched((entry,), follower))
-    return made
 
 
 class UnitWatch:
