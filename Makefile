@@ -13,7 +13,7 @@ export SAFEGEN_GUARD_PEERS_PYTHON ?= $(wildcard $(abspath $(GUARD_PEERS))/bin/py
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 NATIVE_SOURCES := $(wildcard grammars/native/*.?pp kernels/cpu/*.?pp safegen/*.cpp) CMakeLists.txt
 
-.PHONY: setup demo test test-full bench bench-peers bench-guard-peers typecheck lint format native sanitize fuzz neon wheel-test clean
+.PHONY: setup demo test test-full test-kernels bench bench-peers bench-guard-peers typecheck lint format native sanitize fuzz neon wheel-test clean
 
 setup: $(VENV)/.ready
 
@@ -35,6 +35,12 @@ test: setup
 
 test-full: setup
 	SAFEGEN_FULL=1 $(BIN)/python -m pytest
+
+# The GPU kernels without a GPU: interpreted on the CPU, then compiled for sm_80, sm_89 and sm_90. Triton decides at its
+# import which of the two a process does, so there are two.
+test-kernels: setup
+	SAFEGEN_KERNELS=1 $(BIN)/python -m pytest tests/kernels/triton
+	SAFEGEN_KERNELS=1 SAFEGEN_TRITON_AOT=1 $(BIN)/python -m pytest tests/kernels/triton/aot
 
 # The peers without their own dependencies: torch is here, and xgrammar's GPU compiler is not needed on a CPU.
 bench: setup

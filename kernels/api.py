@@ -40,7 +40,9 @@ class AttentionPlan:
 
     query_start: [sequences + 1], cumulative query tokens. context_len: [sequences], cached tokens including this
     step's. block_table: [sequences, max_blocks]. slot: [tokens], block * block_size + offset of each token's key.
-    position: [tokens], absolute position of each token.
+    position: [tokens], absolute position of each token. slot and position are -1 for padding, which Triton alone takes.
+    max_query_len: the most query tokens of a sequence, where the caller has it on the host; backends that choose a
+    kernel by it read nothing back from the device.
     """
 
     query_start: Tensor
@@ -49,15 +51,18 @@ class AttentionPlan:
     slot: Tensor
     position: Tensor
     block_size: int
+    max_query_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KvLayer:
-    """One layer's paged cache, float32, float16 or int8. key: [blocks, kv_heads, head_dim, block_size], so that a query
-    meets neighbouring keys side by side; value: [blocks, kv_heads, block_size, head_dim].
+    """One layer's paged cache, float32, float16 or int8, on a GPU also bfloat16 or fp8 (e4m3).
 
-    key_scale, value_scale: [blocks, kv_heads, block_size] float32 beside int8, else None: a number is its int8 digit
-    times the scale of its token's head, max|x| / 127.
+    key: [blocks, kv_heads, head_dim, block_size], so that a query meets neighbouring keys side by side; value: [blocks,
+    kv_heads, block_size, head_dim].
+
+    key_scale, value_scale: [blocks, kv_heads, block_size] float32 beside int8 and fp8, else None: a number is its digit
+    times the scale of its token's head, max|x| / 127 (fp8: / 448).
     """
 
     key: Tensor
@@ -76,6 +81,22 @@ class KvLayer:
         last."""
         scales = [None if each is None else each.transpose(1, 2) for each in (self.key_scale, self.value_scale)]
         return (self.key.permute(0, 3, 1, 2), scales[0]), (self.value.transpose(1, 2), scales[1])
+
+
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """What each row is drawn by; all on the device. temperature, top_p, min_p: float64 [rows]; temperature 0 is greedy,
+    top_p 1 and min_p 0 are off. top_k: int32 [rows], 0 is off. seed, index, position, attempt: int64 [rows], the
+    counter of the row's random number (engine/rng.py; seeds beyond 2^63 by their bits, the stream in the attempt)."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    index: Tensor
+    position: Tensor
+    attempt: Tensor
 
 
 class Ops(Protocol):
@@ -164,4 +185,4 @@ def ops(name: str, quantization: Quantization | None = None) -> Ops:
     raise ValueError(f"no kernels named {name!r}; choose 'reference' or 'cpu'")
 
 
-__all__ = ["AttentionPlan", "KvLayer", "Ops", "Quantization", "Shape", "Weight", "ops"]
+__all__ = ["AttentionPlan", "KvLayer", "Ops", "Quantization", "RowSettings", "Shape", "Weight", "ops"]

@@ -16,7 +16,7 @@ from safegen.kernels.api import AttentionPlan, KvLayer, Weight
 from safegen.kernels.quant import dequantize
 
 _LARGEST_HALF = 65504.0
-_ZERO_HEAD = 1e-30  # an int8 head without a number of at least this is kept as zeros
+_ZERO_HEAD = 1e-30  # a quantized head without a number of at least this is kept as zeros
 
 
 class ReferenceOps:
@@ -50,16 +50,19 @@ class ReferenceOps:
         return torch.cat((rotated, rest), dim=-1)
 
     def kv_write(self, key: Tensor, value: Tensor, cache: KvLayer, plan: AttentionPlan) -> None:
-        slot = plan.slot.long()
+        written = plan.slot >= 0
+        slot = plan.slot[written].long()
         block_size = cache.value.shape[2]
         at = slot // block_size, slot % block_size
-        for rows, (kept, scales) in zip((key, value), cache.by_token()):
+        for numbers, (kept, scales) in zip((key, value), cache.by_token()):
+            rows = numbers[written].float()
             if scales is not None:
-                kept[at], scales[at] = _int8_digits(rows)
+                digits, scales[at] = head_digits(rows, kept.dtype)
+                kept.view(torch.uint8)[at] = digits.view(torch.uint8)  # torch indexes no fp8 on a CPU
             elif kept.dtype == torch.float16:
                 kept[at] = rows.clamp(-_LARGEST_HALF, _LARGEST_HALF).half()
             else:
-                kept[at] = rows
+                kept[at] = rows.to(kept.dtype)
 
     def paged_attention(
         self,
@@ -95,18 +98,21 @@ def _dense(weight: Weight) -> Tensor:
     return dequantize(weight.kind, weight.data)
 
 
-def _int8_digits(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """rows: [tokens, kv_heads, head_dim] -> int8 digits of the same shape, float32 scales [tokens, kv_heads]."""
+def head_digits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """rows: fp32 [..., head_dim] -> digits of the same shape, int8 or fp8 (e4m3), and float32 scales [...]."""
+    span = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
     largest = rows.abs().amax(-1)
     kept = largest.isfinite() & (largest >= _ZERO_HEAD)
-    factor = torch.where(kept, 127.0 / largest, 0.0).unsqueeze(-1)
-    digits = torch.where(kept.unsqueeze(-1), rows * factor, 0.0).round().to(torch.int8)
-    return digits, torch.where(kept, largest / 127.0, torch.where(largest.isfinite(), 0.0, torch.nan))
+    factor = torch.where(kept, span / largest, 0.0).unsqueeze(-1)
+    digits = torch.where(kept.unsqueeze(-1), rows * factor, 0.0)
+    digits = (digits.round() if dtype == torch.int8 else digits.clamp(-span, span)).to(dtype)
+    return digits, torch.where(kept, largest / span, torch.where(largest.isfinite(), 0.0, torch.nan))
 
 
 def _cached(kept: Tensor, scales: Tensor | None, blocks: Tensor, num_cached: int) -> Tensor:
     """The first num_cached keys (or values) of the blocks as float32 [num_cached, kv_heads, head_dim]."""
-    rows = kept[blocks].flatten(0, 1)[:num_cached].float()
+    bits = kept.view(torch.uint8) if kept.dtype.itemsize == 1 else kept
+    rows = bits[blocks].view(kept.dtype).flatten(0, 1)[:num_cached].float()
     return rows if scales is None else rows * scales[blocks].flatten(0, 1)[:num_cached].unsqueeze(-1)
 
 

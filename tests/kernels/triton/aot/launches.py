@@ -1,0 +1,92 @@
+"""Every kernel in the shapes of real models and in every configuration that the launching code can choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from safegen.kernels.api import AttentionPlan, KvLayer
+from safegen.kernels.triton import attention, elementwise
+from safegen.kernels.triton.kv_write import kv_write
+
+Case = tuple[str, Callable[[], Any]]
+HALF, BF16, INT8, FP8 = torch.float16, torch.bfloat16, torch.int8, torch.float8_e4m3fn
+BLOCK_SIZE = 16
+
+
+def zeros(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+def ints(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+def _cache(kv_heads: int, dim: int, dtype: torch.dtype) -> KvLayer:
+    key, value, scale = KvLayer.shapes(2, BLOCK_SIZE, kv_heads, dim)
+    scales = [torch.zeros(scale), torch.zeros(scale)] if dtype.itemsize == 1 else [None, None]
+    return KvLayer(zeros(*key, dtype=dtype), zeros(*value, dtype=dtype), *scales)
+
+
+def _plan(tokens: int, max_query_len: int | None) -> AttentionPlan:
+    return AttentionPlan(ints(17), ints(16), ints(16, 256), ints(tokens), ints(tokens), BLOCK_SIZE, max_query_len)
+
+
+def elementwise_cases() -> Iterator[Case]:
+    for dtype in (HALF, BF16):
+        for dim in (128, 576, 4096, 14336):
+            x, weight = zeros(64, dim, dtype=dtype), zeros(dim, dtype=dtype)
+            yield f"rms_norm {dtype} {dim}", lambda x=x, weight=weight: elementwise.rms_norm(x, weight, 1e-5)
+            yield f"add_rms_norm {dtype} {dim}", lambda x=x, w=weight: elementwise.add_rms_norm(x, x, w, 1e-5)
+        wide = zeros(64, 14336, dtype=dtype)
+        yield f"silu_mul {dtype}", lambda x=wide: elementwise.silu_mul(x, x)
+        yield f"gelu_mul {dtype}", lambda x=wide: elementwise.gelu_mul(x, x)
+        for heads, dim, rotary in ((32, 128, 128), (9, 64, 64), (32, 96, 72), (8, 256, 256)):
+            angles, x = torch.zeros(4096, rotary // 2), zeros(64, heads, dim, dtype=dtype)
+            for interleaved in (False, True):
+                yield (
+                    f"rope {dtype} {heads}x{dim} interleaved={interleaved}",
+                    lambda x=x, a=angles, i=interleaved: elementwise.rope(x, a, a, ints(64), i),
+                )
+    yield "softcap", lambda: elementwise.softcap(torch.zeros(64, 262144), 30.0)
+
+
+def kv_write_cases() -> Iterator[Case]:
+    for dtype in (HALF, BF16, INT8, FP8):
+        for kv_heads, dim in ((8, 128), (3, 64), (32, 96), (4, 256)):
+            rows, cache = zeros(64, kv_heads, dim, dtype=BF16), _cache(kv_heads, dim, dtype)
+            yield (
+                f"kv_write {dtype} {kv_heads}x{dim}",
+                lambda rows=rows, cache=cache: kv_write(rows, rows, cache, _plan(64, 1)),
+            )
+
+
+def attention_cases() -> Iterator[Case]:
+    """Decode and chunks, with and without splits, for each cache type; windows, caps and other heads on some."""
+    for heads, kv_heads, dim in ((32, 8, 128), (9, 3, 64), (32, 32, 80), (32, 32, 96), (28, 4, 128), (8, 4, 256)):
+        for q_dtype, kv_dtype in ((HALF, HALF), (BF16, BF16), (BF16, INT8), (BF16, FP8), (HALF, INT8), (HALF, FP8)):
+            if (heads, dim) != (32, 128) and q_dtype == HALF:
+                continue
+            for max_query_len, splits in ((1, 1), (1, 8), (5, 8), (None, 1)):
+                options: dict[str, Any] = {"window": 1024, "softcap": 50.0} if dim == 256 else {}
+                name = f"attention q={q_dtype} kv={kv_dtype} {heads}/{kv_heads}x{dim} queries={max_query_len} splits={splits}"
+                yield name, _attend(heads, kv_heads, dim, q_dtype, kv_dtype, max_query_len, splits, options)
+
+
+def _attend(
+    heads: int, kv_heads: int, dim: int, q_dtype: torch.dtype, kv_dtype: torch.dtype, max_query_len: int | None,
+    splits: int, options: dict[str, Any],
+) -> Callable[[], Any]:  # fmt: skip
+    tokens = 16 * (max_query_len or 64)
+    q, cache, plan = zeros(tokens, heads, dim, dtype=q_dtype), _cache(kv_heads, dim, kv_dtype), _plan(tokens, max_query_len)
+    tile = attention.attention_tile(dim, heads // kv_heads, max_query_len)
+    tile = replace(tile, num_splits=splits, split_tokens=512)
+    return lambda: attention.paged_attention(q, cache, plan, scale=0.1, tile=tile, **options)
+
+
+def all_cases() -> list[Case]:
+    return [*elementwise_cases(), *kv_write_cases(), *attention_cases()]

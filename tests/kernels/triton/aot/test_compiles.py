@@ -1,0 +1,63 @@
+"""Every launch compiles for sm_80, sm_89 and sm_90, keeps its numbers in registers, and fits into shared memory."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from tests.kernels.triton.aot.compiled import SHARED_LIMIT, Launch, compiled, recorded
+from tests.kernels.triton.aot.launches import Case, all_cases, attention_cases
+
+QUICK = (
+    "rms_norm torch.bfloat16 4096",
+    "kv_write torch.int8 8x128",
+    "attention q=torch.bfloat16 kv=torch.bfloat16 32/8x128 queries=1 splits=8",
+)
+CASES = [pytest.param(case, id=case[0], marks=[] if case[0] in QUICK else [pytest.mark.wide]) for case in all_cases()]
+
+
+@pytest.mark.parametrize("capability", sorted(SHARED_LIMIT))
+@pytest.mark.parametrize("case", CASES)
+def test_compiles_without_spills_and_within_shared_memory(case: Case, capability: int) -> None:
+    launches = recorded(case[1])
+    assert launches
+    for launch in launches:
+        if launch.has_fp8 and capability < 89:
+            continue  # no fp8 numbers there; such caches and weights are refused by name
+        usage = compiled(launch, capability)
+        assert usage.stack_bytes == 0 and usage.local_bytes == 0, usage
+        assert usage.shared_bytes <= SHARED_LIMIT[capability], usage
+        assert usage.registers <= 255, usage
+
+
+@triton.jit
+def spilling_kernel(x, out, num_rounds, WIDTH: tl.constexpr):
+    """Holds 512 numbers a thread through a loop that none of them can leave."""
+    at = tl.arange(0, WIDTH)
+    numbers = tl.load(x + at)
+    for turn in range(num_rounds):
+        numbers = numbers * numbers + turn
+    tl.store(out + at, numbers)
+
+
+def test_a_kernel_that_spills_is_seen() -> None:
+    x = torch.zeros(16384)
+    launch = Launch(spilling_kernel, {"x": x, "out": x, "num_rounds": 5, "WIDTH": 16384}, {"num_warps": 1})
+    usage = compiled(launch, 90)
+    assert usage.stack_bytes > 0 or usage.local_bytes > 0
+
+
+@pytest.mark.wide
+def test_decode_reads_keys_and_values_in_wide_asynchronous_copies() -> None:
+    """Sixteen bytes a copy: else the masks or the block table would have cut the loads into single numbers. Two tiles of
+    16 KiB take 16 copies of each of 128 threads, before the loop for the stages ahead and once inside it."""
+    name = "attention q=torch.bfloat16 kv=torch.bfloat16 32/8x128 queries=1 splits=8"
+    launch = recorded(dict(attention_cases())[name])[0]
+    for capability in (80, 90):
+        ptx = compiled(launch, capability).ptx
+        sizes = re.findall(r"cp\.async\.c[ag]\.shared\.global \[.*?\], \[.*?\], (0x\w+)", ptx)
+        assert sizes.count("0x10") == 16 * launch.options["num_stages"] and set(sizes) <= {"0x10", "0x4"}, sizes
