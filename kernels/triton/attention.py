@@ -23,7 +23,7 @@ graph) are left undefined.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -209,36 +209,38 @@ class AttentionTile:
     num_splits: int = 1
 
 
-def attention_tile(head_dim: int, group: int, max_query_len: int | None, kv_bytes: int = 2) -> AttentionTile:
-    """The tile for query runs of up to that length (None: unknown), without splits.
+def attention_tile(head_dim: int, group: int, max_query_len: int | None, scaled: bool) -> AttentionTile:
+    """The tile for query runs of up to that length (None: unknown), without splits. scaled: an int8 or fp8 cache.
 
-    Few rows (decode, short drafts): 16, one instruction high, and more stages of keys in flight. Many: 64 rows. Fewer
-    keys for heads of more than 128 dimensions and for fp32, so that shared memory stays below the 99 KiB of sm_89.
+    Few rows (decode, short drafts) fill one instruction's height, and more stages of keys are in flight; many rows take
+    more warps. Each shape is the largest one that compiles without a spilled register for sm_80, sm_89 and sm_90:
+    heads of more than 128 dimensions and scales take registers.
     """
     least = power_of_two(group, 16)
-    wide = power_of_two(head_dim, 16) * kv_bytes > 256
-    few = max_query_len is not None and max_query_len * group <= least
-    if few:
-        return AttentionTile(least, 32 if wide else 64, num_warps=4, num_stages=2 if wide else 3)
-    return AttentionTile(max(least, 64), 32 if wide else 64, num_warps=8 if wide else 4, num_stages=2)
+    rows = least if max_query_len is None else max_query_len * group
+    tall = head_dim > 128
+    if rows <= least and max_query_len is not None:
+        if tall:
+            return AttentionTile(least, 32, num_warps=8, num_stages=2)
+        return AttentionTile(least, 32 if scaled else 64, num_warps=4, num_stages=4 if scaled else 3)
+    if rows <= 32 and max_query_len is not None:
+        return AttentionTile(max(least, 32), 32 if tall else 64, num_warps=8 if tall else 4, num_stages=2)
+    if tall and scaled:
+        return AttentionTile(max(least, 32), 32, num_warps=8, num_stages=2)
+    return AttentionTile(max(least, 64), 32 if tall or scaled else 64, num_warps=8, num_stages=2)
 
 
-def fixed_tile(head_dim: int, group: int, kv_bytes: int, max_context: int) -> AttentionTile:
+def fixed_tile(head_dim: int, group: int, scaled: bool, max_context: int) -> AttentionTile:
     """The deterministic launch: that of decode with splits of a fixed length, whatever is in the batch."""
-    tile = attention_tile(head_dim, group, 1, kv_bytes)
-    return _split(tile, _FIXED_SPLIT_TOKENS, max_context)
+    return _split(attention_tile(head_dim, group, 1, scaled), _FIXED_SPLIT_TOKENS, max_context)
 
 
 def _split(tile: AttentionTile, split_tokens: int, max_context: int) -> AttentionTile:
-    splits = max(1, triton.cdiv(max_context, split_tokens))
-    return AttentionTile(tile.block_m, tile.block_n, tile.num_warps, tile.num_stages, split_tokens, splits)
+    return replace(tile, split_tokens=split_tokens, num_splits=max(1, triton.cdiv(max_context, split_tokens)))
 
 
-def launch_tile(
-    head_dim: int, group: int, kv_bytes: int, max_context: int, max_query_len: int | None, num_programs: int, num_sms: int
-) -> AttentionTile:
+def launch_tile(tile: AttentionTile, max_context: int, num_programs: int, num_sms: int) -> AttentionTile:
     """The fast launch: splits only where the tiles alone (num_programs) leave processors idle."""
-    tile = attention_tile(head_dim, group, max_query_len, kv_bytes)
     wanted = triton.cdiv(_PROGRAMS_A_PROCESSOR * num_sms, max(num_programs, 1))
     splits = max(1, min(wanted, _MOST_SPLITS, max_context // _LEAST_SPLIT_TOKENS))
     split_tokens = triton.cdiv(triton.cdiv(max(max_context, 1), splits), tile.block_n) * tile.block_n
@@ -265,14 +267,13 @@ def paged_attention(
     if not tokens or not sequences:
         return out
     group, max_context = heads // kv_heads, plan.block_table.shape[1] * block_size
+    scaled = cache.key_scale is not None
     if tile is None and deterministic:
-        tile = fixed_tile(dim, group, q.element_size(), max_context)
+        tile = fixed_tile(dim, group, scaled, max_context)
     elif tile is None:
-        tile = attention_tile(dim, group, plan.max_query_len, q.element_size())
+        tile = attention_tile(dim, group, plan.max_query_len, scaled)
         programs = (tokens // (tile.block_m // group) + sequences) * kv_heads
-        tile = launch_tile(
-            dim, group, q.element_size(), max_context, plan.max_query_len, programs, num_processors(q.device)
-        )
+        tile = launch_tile(tile, max_context, programs, num_processors(q.device))
     _launch(q, cache, plan, out, tile, scale, window, softcap)
     return out
 

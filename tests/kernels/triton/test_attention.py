@@ -149,13 +149,13 @@ def test_padding_rows_change_nothing() -> None:
 
 
 def test_launches_fill_the_processors_and_stay_within_the_table() -> None:
-    lone = launch_tile(128, 4, 2, max_context=4096, max_query_len=1, num_programs=8, num_sms=132)
+    tile = attention_tile(128, 4, 1, scaled=False)
+    lone = launch_tile(tile, max_context=4096, num_programs=8, num_sms=132)
     assert lone.num_splits == 16 and lone.split_tokens == 256 and lone.split_tokens % lone.block_n == 0
-    crowd = launch_tile(128, 4, 2, max_context=4096, max_query_len=1, num_programs=1024, num_sms=132)
-    assert crowd.num_splits == 1
-    assert launch_tile(128, 4, 2, max_context=16, max_query_len=1, num_programs=1, num_sms=132).num_splits == 1
-    assert attention_tile(128, 4, 512).block_m == 64 and attention_tile(128, 4, None).block_m == 64
-    assert attention_tile(64, 71, 1).block_m == 128
+    assert launch_tile(tile, max_context=4096, num_programs=1024, num_sms=132).num_splits == 1
+    assert launch_tile(tile, max_context=16, num_programs=1, num_sms=132).num_splits == 1
+    assert attention_tile(128, 4, 512, scaled=False).block_m == attention_tile(128, 4, None, scaled=False).block_m == 64
+    assert attention_tile(64, 71, 1, scaled=False).block_m == 128
 
 
 def test_arguments_that_do_not_fit_are_refused_by_name() -> None:

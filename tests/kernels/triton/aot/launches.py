@@ -9,9 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from safegen.kernels.api import AttentionPlan, KvLayer
-from safegen.kernels.triton import attention, elementwise
+from safegen.kernels.api import AttentionPlan, KvLayer, RowSettings
+from safegen.kernels.int4 import Int4Weight
+from safegen.kernels.triton import attention, elementwise, linear, linear_int4
 from safegen.kernels.triton.kv_write import kv_write
+from safegen.kernels.triton.mask import apply_mask
+from safegen.kernels.triton.sampling import sample
+from safegen.kernels.triton.verify import verify
 
 Case = tuple[str, Callable[[], Any]]
 HALF, BF16, INT8, FP8 = torch.float16, torch.bfloat16, torch.int8, torch.float8_e4m3fn
@@ -66,12 +70,13 @@ def kv_write_cases() -> Iterator[Case]:
 
 
 def attention_cases() -> Iterator[Case]:
-    """Decode and chunks, with and without splits, for each cache type; windows, caps and other heads on some."""
-    for heads, kv_heads, dim in ((32, 8, 128), (9, 3, 64), (32, 32, 80), (32, 32, 96), (28, 4, 128), (8, 4, 256)):
-        for q_dtype, kv_dtype in ((HALF, HALF), (BF16, BF16), (BF16, INT8), (BF16, FP8), (HALF, INT8), (HALF, FP8)):
-            if (heads, dim) != (32, 128) and q_dtype == HALF:
+    """Decode, drafts and chunks, with and without splits, for each cache type; windows and caps on some heads."""
+    models = ((32, 8, 128), (9, 3, 64), (32, 32, 80), (32, 32, 96), (28, 4, 128), (8, 4, 256))
+    for heads, kv_heads, dim in models:
+        for q_dtype, kv_dtype in ((HALF, HALF), (BF16, BF16), (BF16, INT8), (BF16, FP8)):
+            if q_dtype == HALF and (heads, dim) != (32, 128):
                 continue
-            for max_query_len, splits in ((1, 1), (1, 8), (5, 8), (None, 1)):
+            for max_query_len, splits in ((1, 8), (5, 8), (None, 1), (None, 8)):
                 options: dict[str, Any] = {"window": 1024, "softcap": 50.0} if dim == 256 else {}
                 name = f"attention q={q_dtype} kv={kv_dtype} {heads}/{kv_heads}x{dim} queries={max_query_len} splits={splits}"
                 yield name, _attend(heads, kv_heads, dim, q_dtype, kv_dtype, max_query_len, splits, options)
@@ -83,10 +88,58 @@ def _attend(
 ) -> Callable[[], Any]:  # fmt: skip
     tokens = 16 * (max_query_len or 64)
     q, cache, plan = zeros(tokens, heads, dim, dtype=q_dtype), _cache(kv_heads, dim, kv_dtype), _plan(tokens, max_query_len)
-    tile = attention.attention_tile(dim, heads // kv_heads, max_query_len)
+    tile = attention.attention_tile(dim, heads // kv_heads, max_query_len, kv_dtype.itemsize == 1)
     tile = replace(tile, num_splits=splits, split_tokens=512)
     return lambda: attention.paged_attention(q, cache, plan, scale=0.1, tile=tile, **options)
 
 
+def sampling_cases() -> Iterator[Case]:
+    words, column, rows = ints(64, 4008), torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.int64)
+    asked = RowSettings(column, ints(64), column, column, rows, rows, rows, rows)
+    for dtype in (torch.float32, BF16):
+        logits = zeros(64, 128256, dtype=dtype)
+        yield f"apply_mask {dtype}", lambda x=logits: apply_mask(x, words, ints(64), 128256)
+    logits = torch.zeros(64, 128256)
+    for with_probs in (False, True):
+        yield (
+            f"sample probs={with_probs}",
+            lambda p=with_probs: sample(logits, words, ints(64), asked, 128256, with_probs=p),
+        )
+    yield "verify", lambda: verify(ints(64), ints(64), ints(9), logits, logits, ints(64), column, column)
+
+
+def linear_cases() -> Iterator[Case]:
+    """For each number of rows that has a tile of its own, Llama-3-8B's down projection, with and without splits."""
+    out_features, in_features = 4096, 14336
+    scale, bias = torch.zeros(out_features), zeros(out_features, dtype=BF16)
+    weights = {dtype: zeros(out_features, in_features, dtype=dtype) for dtype in (INT8, FP8)}
+    yield "quantize_rows int8", lambda: linear.quantize_rows(zeros(64, in_features, dtype=BF16), INT8)
+    yield "quantize_rows fp8", lambda: linear.quantize_rows(zeros(64, in_features, dtype=BF16), FP8)
+    for rows in (1, 32, 64, 256):
+        for splits in (1, 4):
+            x, tail = zeros(rows, in_features, dtype=BF16), f"rows={rows} splits={splits}"
+            for function, dtype, x_bytes in (
+                (linear.int8_linear, INT8, 1), (linear.fp8_linear, FP8, 1), (linear.int8_weight_linear, INT8, 2)
+            ):  # fmt: skip
+                tile = replace(linear.linear_tile(rows, x_bytes), num_splits=splits, split_inputs=in_features // splits)
+                yield (
+                    f"{function.__name__} {tail}",
+                    lambda f=function, x=x, w=weights[dtype], t=tile: f(x, w, scale, bias, tile=t),
+                )
+            yield f"int4_linear {tail}", _int4(x, out_features, 128, splits)
+    yield "int4_linear rows=2 group=32", _int4(zeros(2, in_features), out_features, 32, 4)
+    yield "int4_linear rows=1 group=32 fp16", _int4(zeros(1, in_features), out_features, 32, 4)
+
+
+def _int4(x: Tensor, out_features: int, group: int, splits: int) -> Callable[[], Any]:
+    rows, in_features = x.shape
+    groups = (in_features // group, out_features)
+    weight = Int4Weight(
+        (out_features, in_features), ints(in_features // 8, out_features), zeros(*groups), zeros(*groups, dtype=INT8), group
+    )
+    tile = replace(linear_int4.int4_tile(rows), num_splits=splits, split_inputs=in_features // splits)
+    return lambda: linear_int4.int4_linear(x, weight, zeros(out_features, dtype=BF16), tile=tile)
+
+
 def all_cases() -> list[Case]:
-    return [*elementwise_cases(), *kv_write_cases(), *attention_cases()]
+    return [*elementwise_cases(), *kv_write_cases(), *attention_cases(), *sampling_cases(), *linear_cases()]
