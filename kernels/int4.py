@@ -7,7 +7,7 @@ zeros along the outputs. GPTQ v1 stores zero - 1 (v2 the zero); with act-order `
 Packed here: tiles of 128 inputs. Word j of the 16 words of a tile and output holds the inputs 16 * p + j of the tile,
 p = 0 .. 7, at bits 4 * p: so a shift by 4 * p gives 16 neighbouring inputs, which meet 16 neighbouring numbers of x
 without a shuffle (the idea of Marlin, arXiv 2408.11743, for a layout that Triton can read). Inputs of a group must lie
-together: with act-order the inputs are sorted by their group, and x is permuted in the same way before it is multiplied.
+together: with act-order the inputs are sorted by their group, and x is permuted in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 @dataclass(frozen=True, slots=True)
 class Int4Weight:
     """shape: (out_features, in_features). words: int32 [tiles * 16, out]. scale: floats [groups, out]. zero: int8
-    [groups, out]. group: inputs of a group, a multiple of 16. order: int64 [in], which input comes where; None as is."""
+    [groups, out]. group: inputs of a group, a multiple of 16. order: int64 [in], which input comes where, or None."""
 
     shape: tuple[int, int]
     words: Tensor
@@ -50,7 +50,9 @@ def pack_int4(digits: Tensor, scale: Tensor, zero: Tensor, group: int, order: Te
     shift = 4 * torch.arange(8, dtype=torch.int64, device=digits.device).reshape(1, 8, 1, 1)
     words = (planes.long() << shift).sum(1)
     words = torch.where(words >= 2**31, words - 2**32, words).int().flatten(0, 1)
-    return Int4Weight((num_outputs, num_inputs), words.contiguous(), scale.contiguous(), zero.to(torch.int8), group, order)
+    return Int4Weight(
+        (num_outputs, num_inputs), words.contiguous(), scale.contiguous(), zero.to(torch.int8), group, order
+    )
 
 
 def int4_from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Int4Weight:

@@ -18,7 +18,7 @@ _TINY = 1.1754943508222875e-38  # weights below the smallest normal fp32 count a
 
 
 def philox_uniform(seed: int, index: int, position: int, attempt: int) -> float:
-    """The upper 53 bits of the first word of Philox4x64-10 with counter (position, index, attempt, 0), key (seed, 0)."""
+    """Upper 53 bits of the first word of Philox4x64-10 with counter (position, index, attempt, 0), key (seed, 0)."""
     c0, c1, c2, c3, k0, k1 = position & _WORD, index & _WORD, attempt & _WORD, 0, seed & _WORD, 0
     for _ in range(10):
         first, second = 0xD2E7470EE14C6C93 * c0, 0xCA5A826395121157 * c2
@@ -36,7 +36,7 @@ def legal_ids(words: Tensor, mask_row: int, vocab_size: int) -> Tensor:
 
 
 def apply_mask(logits: Tensor, words: Tensor, mask_rows: Tensor, vocab_size: int) -> None:
-    """logits: [rows, >= vocab_size], changed in place: forbidden ids, and those past the vocabulary, become -infinity."""
+    """logits: [rows, >= vocab_size], changed in place: forbidden ids and those past the vocabulary become -infinity."""
     for row, mask_row in enumerate(mask_rows.tolist()):
         logits[row, :vocab_size].masked_fill_(~legal_ids(words, mask_row, vocab_size), -math.inf)
     logits[:, vocab_size:] = -math.inf
@@ -77,7 +77,13 @@ def draw(probs: Tensor, uniform: float) -> int:
 
 
 def sample(
-    logits: Tensor, words: Tensor, mask_rows: Tensor, settings: RowSettings, vocab_size: int, *, with_probs: bool = False
+    logits: Tensor,
+    words: Tensor,
+    mask_rows: Tensor,
+    settings: RowSettings,
+    vocab_size: int,
+    *,
+    with_probs: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """-> token ids int32 [rows], faults int32 [rows], and with_probs: the law, fp32 [rows, vocab_size]."""
     rows = len(logits)

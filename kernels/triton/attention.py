@@ -45,8 +45,8 @@ _FIXED_SPLIT_TOKENS = 1024  # of deterministic launches
 def sequence_of(query_start, q_block, num_sequences, BLOCK_Q: tl.constexpr):
     """The last sequence whose first tile is at most q_block. Sequence s begins at tile query_start[s] // BLOCK_Q + s:
     room for all its tiles, known without a look at the sequences before it."""
-    low = 0
-    high = num_sequences
+    low = q_block * 0  # not the number 0: a single sequence would leave it one, and no tensor
+    high = low + num_sequences
     while high - low > 1:
         middle = (low + high) // 2
         if tl.load(query_start + middle) // BLOCK_Q + middle <= q_block:
@@ -86,7 +86,7 @@ def attention_kernel(
     head = kv_head * GROUP + row % GROUP
     at = tl.load(position + token, mask=is_row, other=-1)
 
-    # The keys that some row of the tile sees, cut to this split; the first tile of keys begins at a multiple of BLOCK_N.
+    # The keys that some row of the tile sees, cut to this split; their tiles begin at multiples of BLOCK_N.
     end = tl.minimum(tl.max(at) + 1, (split + 1) * split_tokens)
     begin = split * split_tokens
     if HAS_WINDOW:

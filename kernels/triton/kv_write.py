@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from safegen.kernels.api import AttentionPlan, KvLayer
-from safegen.kernels.triton.runtime import contiguous_rows, power_of_two
+from safegen.kernels.triton.runtime import check_fp8, contiguous_rows, power_of_two
 
 TOKENS = 16
 _KINDS = {
@@ -116,10 +116,11 @@ def kv_write(key: Tensor, value: Tensor, cache: KvLayer, plan: AttentionPlan) ->
 
 
 def cache_kind(cache: KvLayer) -> str:
-    """"float", "half", "int8" or "fp8". ValueError for a cache that no kernel here knows, or that lacks its scales."""
+    """ "float", "half", "int8" or "fp8". ValueError for a cache that no kernel here knows, or that lacks its scales."""
     kind = _KINDS.get(cache.key.dtype)
     if kind is None or cache.value.dtype != cache.key.dtype:
         raise ValueError(f"cache.key: must be float32, float16, bfloat16, int8 or float8_e4m3fn, got {cache.key.dtype}")
+    check_fp8(cache.key.dtype, cache.key.device, "cache.key")
     if (kind in ("int8", "fp8")) != (cache.key_scale is not None and cache.value_scale is not None):
         raise ValueError("cache.key_scale: an int8 or fp8 cache has scales, and no other")
     for tensor, name in ((cache.key, "cache.key"), (cache.value, "cache.value")):

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from safegen.kernels.triton.kv_write import nearest_e4m3, nearest_even
-from safegen.kernels.triton.runtime import contiguous_rows, num_processors, power_of_two, upcasts
+from safegen.kernels.triton.runtime import check_fp8, contiguous_rows, num_processors, power_of_two, upcasts
 
 _CHUNK = 2048  # numbers that `quantize_rows` reads at once
 _LEAST_SPLIT_INPUTS = 512
@@ -109,9 +109,10 @@ def add_shares_kernel(
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < num_outputs
     at = row * num_outputs + column
+    share_stride = (row * 0 + num_rows) * num_outputs  # in 64 bits
     total = tl.load(shares + at, mask=inside, other=0)
     for split in tl.static_range(1, NUM_SPLITS):
-        total += tl.load(shares + split * num_rows.to(tl.int64) * num_outputs + at, mask=inside, other=0)
+        total += tl.load(shares + split * share_stride + at, mask=inside, other=0)
     result = total.to(tl.float32)
     if HAS_SCALE:
         result *= tl.load(scale + column, mask=inside, other=0.0)
@@ -202,10 +203,13 @@ def int8_weight_linear(
 
 def _check(x: Tensor, weight: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
     contiguous_rows(x, "x")
+    check_fp8(dtype, x.device, "weight")
     if weight.dtype != dtype or not weight.is_contiguous():
         raise ValueError(f"weight: must be contiguous {dtype}, got {weight.dtype} with strides {weight.stride()}")
     if x.shape[1] != weight.shape[1] or scale.shape != weight.shape[:1]:
-        raise ValueError(f"x: {list(x.shape)} does not fit a weight {list(weight.shape)} with scales {list(scale.shape)}")
+        raise ValueError(
+            f"x: {list(x.shape)} does not fit a weight {list(weight.shape)} with scales {list(scale.shape)}"
+        )
 
 
 def _product(
@@ -238,9 +242,7 @@ def _product(
     return out
 
 
-def add_shares(
-    shares: Tensor, x_scale: Tensor | None, scale: Tensor | None, bias: Tensor | None, out: Tensor
-) -> None:
+def add_shares(shares: Tensor, x_scale: Tensor | None, scale: Tensor | None, bias: Tensor | None, out: Tensor) -> None:
     """shares: [splits, rows, outputs], summed in order into out, [rows, outputs], with scales and bias if there are."""
     splits, rows, num_outputs = shares.shape
     add_shares_kernel[(rows, triton.cdiv(num_outputs, 512))](

@@ -102,8 +102,9 @@ def int4_tile(num_rows: int) -> LinearTile:
     """By the number of rows, without splits."""
     if num_rows == 1:
         return LinearTile(1, 128, TILE_INPUTS, num_warps=4, num_stages=3)
-    block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
-    return LinearTile(block_m, 64, TILE_INPUTS, num_warps=4, num_stages=3)
+    if num_rows <= 32:
+        return LinearTile(16 if num_rows <= 16 else 32, 64, TILE_INPUTS, num_warps=4, num_stages=3)
+    return LinearTile(64, 128, TILE_INPUTS, num_warps=8, num_stages=3)
 
 
 def int4_linear(

@@ -40,7 +40,9 @@ def apply_mask(logits: Tensor, words: Tensor, mask_rows: Tensor, vocab_size: int
     rows, width = logits.shape
     num_words = (vocab_size + 31) // 32
     if vocab_size > width or (words.numel() and words.shape[1] != num_words):
-        raise ValueError(f"words: {vocab_size} ids need {num_words} words and logits as wide, got {words.shape[1]}, {width}")
+        raise ValueError(
+            f"words: {vocab_size} ids need {num_words} words and logits as wide, got {words.shape[1]}, {width}"
+        )
     if rows:
         apply_mask_kernel[(rows, triton.cdiv(width, 32 * _WORDS))](
             logits, words, mask_rows, vocab_size, width, logits.stride(0), words.stride(0), num_words,

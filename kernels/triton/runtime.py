@@ -26,9 +26,16 @@ def contiguous_rows(tensor: Tensor, name: str) -> Tensor:
     return tensor
 
 
+def check_fp8(dtype: torch.dtype, device: torch.device, name: str) -> None:
+    """ValueError for fp8 numbers on a GPU that has none (before sm_89)."""
+    if dtype == torch.float8_e4m3fn and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        major, minor = torch.cuda.get_device_capability(device)
+        raise ValueError(f"{name}: fp8 needs a GPU of sm_89 or newer, this one is sm_{major}{minor}; use int8")
+
+
 def num_processors(device: torch.device) -> int:
     """Streaming multiprocessors that a launch can fill."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-__all__ = ["INTERPRETING", "contiguous_rows", "num_processors", "power_of_two", "upcasts"]
+__all__ = ["INTERPRETING", "check_fp8", "contiguous_rows", "num_processors", "power_of_two", "upcasts"]

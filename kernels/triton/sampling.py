@@ -144,8 +144,8 @@ def inverse_draw(
     total = tl.sum(sums)
     wanted = uniform * total
     so_far = total * 0.0
-    chosen = vocab_size * 0 + _NO_ID
-    last = vocab_size * 0
+    last = tl.full([], 0, tl.int32)
+    chosen = last + _NO_ID
     for start in range(0, vocab_size, TILE):
         if chosen == _NO_ID:
             ids, legal, scores = legal_scores(row_logits, row_words, start, vocab_size, num_masked, TILE)
@@ -236,11 +236,19 @@ def sample_kernel(
             taken = is_within(key_of(scores), ids, legal, edge_key, edge_id) & (weights >= least)
             drawn = tl.where(taken, weights / whole, 0.0)
             lone = tl.where((ids == token) & (fault == 0), 1.0, 0.0)
-            tl.store(probs + row * probs_stride + ids, tl.where(is_drawn, drawn, lone).to(tl.float32), mask=ids < vocab_size)
+            tl.store(
+                probs + row * probs_stride + ids, tl.where(is_drawn, drawn, lone).to(tl.float32), mask=ids < vocab_size
+            )
 
 
 def sample(
-    logits: Tensor, words: Tensor, mask_rows: Tensor, settings: RowSettings, vocab_size: int, *, with_probs: bool = False
+    logits: Tensor,
+    words: Tensor,
+    mask_rows: Tensor,
+    settings: RowSettings,
+    vocab_size: int,
+    *,
+    with_probs: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """logits: [rows, >= vocab_size]; words, mask_rows: as `apply_mask` takes them. -> token ids int32 [rows], faults
     int32 [rows] (0 is none; a faulty row's token means nothing), and with_probs: the law, fp32 [rows, vocab_size]."""
@@ -256,7 +264,8 @@ def sample(
             logits, words, mask_rows, settings.temperature, settings.top_k, settings.top_p, settings.min_p,
             settings.seed, settings.index, settings.position, settings.attempt,
             tokens, faults, logits if probs is None else probs, vocab_size, logits.stride(0), words.stride(0),
-            0 if probs is None else probs.stride(0), WITH_PROBS=with_probs, TILE=tile, num_warps=16 if tile > 1024 else 4,
+            0 if probs is None else probs.stride(0), WITH_PROBS=with_probs, TILE=tile,
+            num_warps=16 if tile > 1024 else 4,
         )  # fmt: skip
     return tokens, faults, probs
 

@@ -44,8 +44,8 @@ def residual_draw(row_probs, row_drafts, vocab_size, uniform, TILE: tl.constexpr
     total = tl.where(whole_law, tl.sum(all_sums), total)
     wanted = uniform * total
     so_far = total * 0.0
-    chosen = vocab_size * 0 + _NO_ID
-    last = vocab_size * 0
+    last = tl.full([], 0, tl.int32)
+    chosen = last + _NO_ID
     for start in range(0, vocab_size, TILE):
         if chosen == _NO_ID:
             ids, rest = residual(row_probs, row_drafts, start, vocab_size, whole_law, TILE)
@@ -78,7 +78,11 @@ def verify_kernel(
                 token = draft
             else:
                 token = residual_draw(
-                    probs + row * probs_stride, draft_probs + row * draft_stride, vocab_size, tl.load(uniform + row), TILE
+                    probs + row * probs_stride,
+                    draft_probs + row * draft_stride,
+                    vocab_size,
+                    tl.load(uniform + row),
+                    TILE,
                 )
         tl.store(output + row, token)
         used += 1

@@ -38,7 +38,9 @@ def numbers(digits: Tensor, zeros: Tensor, scales: Tensor, group_of: Tensor) -> 
     return ((digits - zeros[group_of]).float() * scales[group_of].float()).T
 
 
-@pytest.mark.parametrize(("num_inputs", "num_outputs", "group"), [(128, 8, 128), (256, 24, 32), (96, 16, 32), (192, 8, 64)])
+@pytest.mark.parametrize(
+    ("num_inputs", "num_outputs", "group"), [(128, 8, 128), (256, 24, 32), (96, 16, 32), (192, 8, 64)]
+)
 def test_awq_tensors_come_back(num_inputs: int, num_outputs: int, group: int) -> None:
     digits, zeros, scales = case(num_inputs, num_outputs, group)
     weight = int4_from_awq(packed(digits, AWQ_ORDER), packed(zeros, AWQ_ORDER), scales)

@@ -7,12 +7,13 @@ interpreter cuts bf16 off instead of rounding it, so there it is twice that.
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2**-10, torch.bfloat16: 2**-6}
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-ROWS = [1, 2, 7, 33]
+DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.wide)]
+ROWS = [1, 7, pytest.param(2, marks=pytest.mark.wide), pytest.param(33, marks=pytest.mark.wide)]
 
 
 def randn(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -23,7 +24,11 @@ def guarded(tensor: Tensor, extra_columns: int = 3) -> Tensor:
     """The same numbers as a view into a larger tensor of NaN: what is read beside them shows in the result."""
     rows, width = tensor.shape[0], tensor[0].numel()
     around = torch.full((rows + 4, width + extra_columns), torch.nan, dtype=tensor.dtype)
-    view = around[2 : 2 + rows, :width].unflatten(1, tensor.shape[1:]) if tensor.dim() > 2 else around[2 : 2 + rows, :width]
+    view = (
+        around[2 : 2 + rows, :width].unflatten(1, tensor.shape[1:])
+        if tensor.dim() > 2
+        else around[2 : 2 + rows, :width]
+    )
     view.copy_(tensor)
     return view
 

@@ -1,4 +1,4 @@
-"""The tests of the GPU kernels: interpreted ones (test_*.py) and ahead-of-time compiles (aot/), which need two processes.
+"""The tests of the GPU kernels: interpreted ones (test_*.py) and ahead-of-time compiles (aot/), in two processes.
 
 Triton decides when it is imported whether kernels are interpreted. So this process is the interpreted one, unless
 SAFEGEN_TRITON_AOT=1 makes it the compiling one. `make test-kernels` starts both, at all sizes (SAFEGEN_KERNELS=1). In a

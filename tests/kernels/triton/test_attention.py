@@ -1,4 +1,4 @@
-"""Paged attention, interpreted, against the reference over the same cache: decode, drafts, chunks, all in one launch."""
+"""Paged attention, interpreted, against the reference over the same cache: decode, drafts and chunks in one launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from safegen.kernels.api import AttentionPlan, KvLayer
 from safegen.kernels.reference import ReferenceOps
 from safegen.kernels.triton.attention import AttentionTile, attention_tile, launch_tile, paged_attention
-from tests.kernels.triton.cases import guarded, randn
+from tests.kernels.triton.cases import DTYPES, guarded, randn
 
 REFERENCE = ReferenceOps()
 TINY = AttentionTile(block_m=16, block_n=16, num_warps=4, num_stages=2)
@@ -33,7 +33,7 @@ def case(
     blocks = sum(counts) + 2
     order = (torch.randperm(blocks - 1, generator=torch.Generator().manual_seed(seed)) + 1).tolist()
     key_shape, value_shape, scale_shape = KvLayer.shapes(blocks, block_size, kv_heads, dim)
-    poison = (torch.zeros if dtype.itemsize == 1 else lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype))
+    poison = torch.zeros if dtype.itemsize == 1 else lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype)
     scales = [torch.full(scale_shape, torch.nan) for _ in range(2)] if dtype.itemsize == 1 else [None, None]
     cache = KvLayer(poison(key_shape, dtype=dtype), poison(value_shape, dtype=dtype), *scales)
     table = torch.full((len(contexts), max(counts) + 1), 1 << 28, dtype=torch.int32)
@@ -57,13 +57,15 @@ def case(
 
 def compare(q: Tensor, cache: KvLayer, plan: AttentionPlan, tile: AttentionTile | None, **options: Any) -> Tensor:
     got = paged_attention(guarded(q), cache, plan, tile=tile, **options)
-    expected = REFERENCE.paged_attention(q.float(), cache, plan, **{k: v for k, v in options.items() if k != "deterministic"})
+    expected = REFERENCE.paged_attention(
+        q.float(), cache, plan, **{k: v for k, v in options.items() if k != "deterministic"}
+    )
     tolerance = TOLERANCE[q.dtype]
     torch.testing.assert_close(got.float(), expected, rtol=tolerance, atol=tolerance)
     return got
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "block_size"),
     [(4, 1, 64, 16), (9, 3, 64, 16), (7, 1, 80, 16), (2, 2, 96, 8), (8, 2, 128, 32), (28, 4, 32, 5), (4, 2, 256, 16)],
@@ -74,7 +76,7 @@ def test_decode_equals_the_reference(dtype: torch.dtype, heads: int, kv_heads: i
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.float16, torch.int8, torch.float8_e4m3fn], ids=str)
-@pytest.mark.parametrize("q_dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("q_dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_splits", [1, 3])
 def test_narrow_caches_are_read_as_the_reference_reads_them(
     kv_dtype: torch.dtype, q_dtype: torch.dtype, num_splits: int
@@ -92,7 +94,9 @@ def test_windows_and_caps_equal_the_reference(num_splits: int, window: int | Non
     compare(randn(24, 6, 64) * 2, cache, plan, tile, scale=0.125, window=window, softcap=softcap)
 
 
-@pytest.mark.parametrize("context", [1, 15, 16, 17, 31, 32, 33, 63, 64, 65])
+@pytest.mark.parametrize(
+    "context", [1, 17, 64, *(pytest.param(n, marks=pytest.mark.wide) for n in (15, 16, 31, 32, 33, 63, 65))]
+)
 def test_lengths_around_the_edges_of_blocks_tiles_and_splits(context: int) -> None:
     for queries in {1, min(context, 2), min(context, 17)}:
         cache, plan = case([context, 20], [queries, 1], 1, 64, 16, torch.float32, seed=context)
@@ -110,7 +114,7 @@ def test_sequences_without_queries_take_no_place(queries: list[int], known: bool
     compare(randn(sum(queries), 4, 64, dtype=torch.float16), cache, plan, None, scale=0.125)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 33])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.wide), 7, 33])
 @pytest.mark.parametrize("window", [None, 24])
 def test_deterministic_rows_have_the_same_bits_in_any_chunk_and_company(chunk: int, window: int | None) -> None:
     length, block_size = 66, 16

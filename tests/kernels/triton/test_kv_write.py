@@ -9,7 +9,7 @@ from torch import Tensor
 from safegen.kernels.api import AttentionPlan, KvLayer
 from safegen.kernels.reference import ReferenceOps
 from safegen.kernels.triton.kv_write import kv_write
-from tests.kernels.triton.cases import guarded, randn
+from tests.kernels.triton.cases import ROWS, guarded, randn
 
 REFERENCE = ReferenceOps()
 KINDS = [torch.float32, torch.float16, torch.int8, torch.float8_e4m3fn]
@@ -18,7 +18,9 @@ KINDS = [torch.float32, torch.float16, torch.int8, torch.float8_e4m3fn]
 def poisoned_cache(blocks: int, block_size: int, kv_heads: int, dim: int, dtype: torch.dtype) -> KvLayer:
     """Every byte is 0x5A, so a write that strays shows."""
     key, value, scale = KvLayer.shapes(blocks, block_size, kv_heads, dim)
-    tensors = [torch.full((*shape, dtype.itemsize), 0x5A, dtype=torch.uint8).view(dtype)[..., 0] for shape in (key, value)]
+    tensors = [
+        torch.full((*shape, dtype.itemsize), 0x5A, dtype=torch.uint8).view(dtype)[..., 0] for shape in (key, value)
+    ]
     scales = [torch.full(scale, -7.0), torch.full(scale, -7.0)] if dtype.itemsize == 1 else [None, None]
     return KvLayer(tensors[0].contiguous(), tensors[1].contiguous(), *scales)
 
@@ -36,7 +38,7 @@ def plan_of(slots: list[int], block_size: int) -> AttentionPlan:
 
 
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
-@pytest.mark.parametrize("tokens", [1, 2, 7, 33])
+@pytest.mark.parametrize("tokens", ROWS)
 @pytest.mark.parametrize(("kv_heads", "dim", "block_size"), [(1, 64, 16), (3, 80, 8), (2, 96, 5), (4, 128, 32)])
 def test_writes_are_those_of_the_reference(
     dtype: torch.dtype, tokens: int, kv_heads: int, dim: int, block_size: int

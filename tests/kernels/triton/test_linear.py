@@ -16,7 +16,7 @@ from safegen.kernels.int4 import Int4Weight, pack_int4
 from safegen.kernels.reference import linears as twin
 from safegen.kernels.triton import linear, linear_int4
 from safegen.kernels.triton.linear import LinearTile
-from tests.kernels.triton.cases import guarded, randn
+from tests.kernels.triton.cases import DTYPES, ROWS, guarded, randn
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 TINY = LinearTile(16, 16, 32, num_warps=4, num_stages=2)
@@ -46,7 +46,7 @@ def assert_close(got: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", [INT8, FP8], ids=str)
-@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("inputs", [1, 100, 2050])
 def test_rows_are_quantized_to_the_digits_of_the_twin(dtype: torch.dtype, rows: int, inputs: int) -> None:
     x = guarded(randn(rows, inputs) * 5)
@@ -63,8 +63,8 @@ def test_rows_that_cannot_be_quantized_are_zeros_or_nan(dtype: torch.dtype) -> N
     assert scales[1].isnan() and scales[2].isnan() and torch.equal(digits[3].float() * scales[3], x[3])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("tile", [TINY, SPLIT], ids=["whole", "split"])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 160), (33, 170)])
 def test_eight_bit_linears_equal_their_twins(
@@ -82,8 +82,8 @@ def test_eight_bit_linears_equal_their_twins(
         assert_close(ours(x, weight, scale, bias, tile=tile), theirs(x, weight, scale, bias))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize(
     ("outputs", "inputs", "group"), [(8, 128, 128), (33, 256, 32), (24, 208, 16), (130, 384, 384), (1, 640, 64)]
 )

@@ -1,8 +1,8 @@
 """Compiles a launch for a GPU that is not here, and reads what it takes from the binary.
 
-`recorded` runs the launching code with CPU tensors while Triton's launch is replaced by a note of its arguments, so what
-is compiled is what would have been launched: types, constants, and what Triton specialises on (pointers and integers
-that 16 divides, integers that are 1). Registers, stack and spills are read from the binary by cuobjdump.
+`recorded` runs the launching code with CPU tensors while Triton's launch is replaced by a note of its arguments, so
+what is compiled is what would have been launched: types, constants, and what Triton specialises on (pointers and
+integers that 16 divides, integers that are 1). Registers, stack and spills are read from the binary by cuobjdump.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ def attention_cases() -> Iterator[Case]:
                 continue
             for max_query_len, splits in ((1, 8), (5, 8), (None, 1), (None, 8)):
                 options: dict[str, Any] = {"window": 1024, "softcap": 50.0} if dim == 256 else {}
-                name = f"attention q={q_dtype} kv={kv_dtype} {heads}/{kv_heads}x{dim} queries={max_query_len} splits={splits}"
+                shape = f"{heads}/{kv_heads}x{dim} queries={max_query_len} splits={splits}"
+                name = f"attention q={q_dtype} kv={kv_dtype} {shape}"
                 yield name, _attend(heads, kv_heads, dim, q_dtype, kv_dtype, max_query_len, splits, options)
 
 
@@ -87,10 +88,33 @@ def _attend(
     splits: int, options: dict[str, Any],
 ) -> Callable[[], Any]:  # fmt: skip
     tokens = 16 * (max_query_len or 64)
-    q, cache, plan = zeros(tokens, heads, dim, dtype=q_dtype), _cache(kv_heads, dim, kv_dtype), _plan(tokens, max_query_len)
+    q, cache, plan = (
+        zeros(tokens, heads, dim, dtype=q_dtype),
+        _cache(kv_heads, dim, kv_dtype),
+        _plan(tokens, max_query_len),
+    )
     tile = attention.attention_tile(dim, heads // kv_heads, max_query_len, kv_dtype.itemsize == 1)
     tile = replace(tile, num_splits=splits, split_tokens=512)
     return lambda: attention.paged_attention(q, cache, plan, scale=0.1, tile=tile, **options)
+
+
+def single_cases() -> Iterator[Case]:
+    """Launches of one row, sequence or id: Triton makes constants of integers that are 1, which must compile too."""
+    cache, q = _cache(1, 64, HALF), zeros(1, 1, 64)
+    plan = AttentionPlan(ints(2), ints(1), ints(1, 1), ints(1), ints(1), BLOCK_SIZE, 1)
+    yield "single attention", lambda: attention.paged_attention(q, cache, plan, scale=0.1, window=1)
+    split = replace(attention.attention_tile(64, 1, 1, False), num_splits=2, split_tokens=512)
+    yield "single split attention", lambda: attention.paged_attention(q, cache, plan, scale=0.1, window=1, tile=split)
+    yield "single kv_write", lambda: kv_write(q, q, cache, plan)
+    row, column, ids = zeros(1, 1), torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+    yield "single elementwise", lambda: (elementwise.silu_mul(row, row), elementwise.rms_norm(row, row[0], 1e-5))
+    yield "single rope", lambda: elementwise.rope(q, torch.zeros(1, 32), torch.zeros(1, 32), ints(1), True)
+    asked = RowSettings(column, ints(1), column, column, ids, ids, ids, ids)
+    logits = torch.zeros(1, 1)
+    yield "single mask", lambda: apply_mask(logits, ints(1, 1), ints(1), 1)
+    yield "single sample", lambda: sample(logits, ints(1, 1), ints(1), asked, 1, with_probs=True)
+    yield "single verify", lambda: verify(ints(1), ints(1), ints(2), logits, logits, ints(1), column, column)
+    yield "single linear", lambda: linear.int8_linear(row, zeros(1, 1, dtype=INT8), torch.zeros(1))
 
 
 def sampling_cases() -> Iterator[Case]:
@@ -135,11 +159,15 @@ def _int4(x: Tensor, out_features: int, group: int, splits: int) -> Callable[[],
     rows, in_features = x.shape
     groups = (in_features // group, out_features)
     weight = Int4Weight(
-        (out_features, in_features), ints(in_features // 8, out_features), zeros(*groups), zeros(*groups, dtype=INT8), group
+        (out_features, in_features),
+        ints(in_features // 8, out_features),
+        zeros(*groups),
+        zeros(*groups, dtype=INT8),
+        group,
     )
     tile = replace(linear_int4.int4_tile(rows), num_splits=splits, split_inputs=in_features // splits)
     return lambda: linear_int4.int4_linear(x, weight, zeros(out_features, dtype=BF16), tile=tile)
 
 
 def all_cases() -> list[Case]:
-    return [*elementwise_cases(), *kv_write_cases(), *attention_cases(), *sampling_cases(), *linear_cases()]
+    return [*elementwise_cases(), *kv_write_cases(), *attention_cases(), *sampling_cases(), *linear_cases(), *single_cases()]

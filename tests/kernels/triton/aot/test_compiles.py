@@ -53,8 +53,8 @@ def test_a_kernel_that_spills_is_seen() -> None:
 
 @pytest.mark.wide
 def test_decode_reads_keys_and_values_in_wide_asynchronous_copies() -> None:
-    """Sixteen bytes a copy: else the masks or the block table would have cut the loads into single numbers. Two tiles of
-    16 KiB take 16 copies of each of 128 threads, before the loop at least once and once inside it."""
+    """Sixteen bytes a copy: else the masks or the block table would have cut the loads into single numbers. Two tiles
+    of 16 KiB take 16 copies of each of 128 threads, before the loop at least once and once inside it."""
     name = "attention q=torch.bfloat16 kv=torch.bfloat16 32/8x128 queries=1 splits=8"
     launch = recorded(dict(attention_cases())[name])[0]
     for capability in (80, 90):
