@@ -103,7 +103,8 @@ def head_digits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     span = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
     largest = rows.abs().amax(-1)
     kept = largest.isfinite() & (largest >= _ZERO_HEAD)
-    factor = torch.where(kept, span / largest, 0.0).unsqueeze(-1)
+    # torch takes a number divided by a tensor for a reciprocal times that number, rounded twice: hence the full tensor.
+    factor = torch.where(kept, torch.full_like(largest, span) / largest, 0.0).unsqueeze(-1)
     digits = torch.where(kept.unsqueeze(-1), rows * factor, 0.0)
     digits = (digits.round() if dtype == torch.int8 else digits.clamp(-span, span)).to(dtype)
     return digits, torch.where(kept, largest / span, torch.where(largest.isfinite(), 0.0, torch.nan))

@@ -60,10 +60,10 @@ def sequence_of(query_start, q_block, num_sequences, BLOCK_Q: tl.constexpr):
 def attention_kernel(
     q, key, value, key_scale, value_scale, query_start, position, block_table,
     out, shares, maxima, sums,
-    num_sequences, scale, cap, window, split_tokens, q_stride, table_stride,
+    num_sequences, scale, cap, window, split_tokens, num_splits, q_stride, table_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, KEY_RUN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, HAS_SCALES: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+    HAS_SPLITS: tl.constexpr, HAS_SCALES: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
     UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Grid: query tiles, kv_heads, splits. One tile: BLOCK_M // GROUP query tokens of a sequence, with all heads of a
@@ -155,12 +155,12 @@ def attention_kernel(
         highest = higher
 
     is_out = is_row[:, None] & (dim < DIM)[None, :]
-    if NUM_SPLITS == 1:
+    if not HAS_SPLITS:
         mixed = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
         out_at = out + (token * HEADS + head)[:, None] * DIM + dim[None, :]
         tl.store(out_at, mixed.to(out.dtype.element_ty), mask=is_out)
     else:
-        share = (token * HEADS + head) * NUM_SPLITS + split
+        share = (token * HEADS + head) * num_splits + split
         tl.store(shares + share[:, None] * DIM + dim[None, :], mixed, mask=is_out)
         tl.store(maxima + share, highest, mask=is_row)
         tl.store(sums + share, total, mask=is_row)
@@ -168,9 +168,8 @@ def attention_kernel(
 
 @triton.jit
 def join_kernel(
-    shares, maxima, sums, query_start, position, out, num_sequences, window, split_tokens,
-    HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
+    shares, maxima, sums, query_start, position, out, num_sequences, window, split_tokens, num_splits,
+    HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Joins the shares of one row, those of the splits it sees, in their order. Grid: tokens, heads."""
     token = tl.program_id(0)
@@ -186,7 +185,7 @@ def join_kernel(
     total = 0.0
     mixed = tl.zeros([BLOCK_DIM], tl.float32)
     for split in range(begin, at // split_tokens + 1):
-        share = row * NUM_SPLITS + split
+        share = row * num_splits + split
         higher = tl.maximum(highest, tl.load(maxima + share))
         shrink = tl.exp2(highest - higher)
         grow = tl.exp2(tl.load(maxima + share) - higher)
@@ -224,7 +223,7 @@ def attention_tile(head_dim: int, group: int, max_query_len: int | None, scaled:
             return AttentionTile(least, 32, num_warps=8, num_stages=2)
         return AttentionTile(least, 32 if scaled else 64, num_warps=4, num_stages=4 if scaled else 3)
     if rows <= 32 and max_query_len is not None:
-        return AttentionTile(max(least, 32), 32 if tall else 64, num_warps=8 if tall else 4, num_stages=2)
+        return AttentionTile(max(least, 32), 32 if tall else 64, num_warps=8, num_stages=2)
     if tall and scaled:
         return AttentionTile(max(least, 32), 32, num_warps=8, num_stages=2)
     return AttentionTile(max(least, 64), 32 if tall or scaled else 64, num_warps=8, num_stages=2)
@@ -293,17 +292,16 @@ def _launch(
     attention_kernel[(tokens // (tile.block_m // group) + sequences, kv_heads, splits)](
         q, cache.key, cache.value, *scales, plan.query_start, plan.position, plan.block_table,
         out, shares, maxima, sums,
-        sequences, scale, softcap or 1.0, window or 0, split_tokens, q.stride(0), plan.block_table.stride(0),
+        sequences, scale, softcap or 1.0, window or 0, split_tokens, splits, q.stride(0), plan.block_table.stride(0),
         KV_HEADS=kv_heads, GROUP=group, DIM=dim, BLOCK_DIM=power_of_two(dim, 16), BLOCK_SIZE=block_size,
-        KEY_RUN=key_run(block_size), BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, NUM_SPLITS=splits,
+        KEY_RUN=key_run(block_size), BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, HAS_SPLITS=splits > 1,
         HAS_SCALES=cache.key_scale is not None, HAS_WINDOW=window is not None, HAS_CAP=softcap is not None,
         UPCAST=upcasts(q.dtype), num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     if splits > 1:
         join_kernel[(tokens, heads)](
-            shares, maxima, sums, plan.query_start, plan.position, out, sequences, window or 0, split_tokens,
-            HEADS=heads, DIM=dim, BLOCK_DIM=power_of_two(dim, 16), NUM_SPLITS=splits, HAS_WINDOW=window is not None,
-            num_warps=1,
+            shares, maxima, sums, plan.query_start, plan.position, out, sequences, window or 0, split_tokens, splits,
+            HEADS=heads, DIM=dim, BLOCK_DIM=power_of_two(dim, 16), HAS_WINDOW=window is not None, num_warps=1,
         )  # fmt: skip
 
 

@@ -21,14 +21,17 @@ _LONGEST_ROW = 65536
 
 @triton.jit
 def rms_norm_kernel(
-    x, residual, weight, out, total, num_rows, eps, x_stride, residual_stride,
+    x, residual, weight, out, total, num_rows, num_heads, eps, x_stride, x_head_stride, residual_stride,
     DIM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
 ):  # fmt: skip
-    """out = norm(x [+ residual]) * weight; total = x + residual. ROWS rows of DIM (a tile of BLOCK) a program."""
+    """out = norm(x [+ residual]) * weight; total = x + residual. ROWS rows of DIM (a tile of BLOCK) a program.
+
+    x: [tokens, heads, dim], a head a row, strided as it likes but for its last dimension."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     inside = (row < num_rows) & (column < DIM)
-    numbers = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+    source = x + (row // num_heads) * x_stride + (row % num_heads) * x_head_stride
+    numbers = tl.load(source + column, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         numbers += tl.load(residual + row * residual_stride + column, mask=inside, other=0.0).to(tl.float32)
         rounded = numbers.to(total.dtype.element_ty)
@@ -114,29 +117,30 @@ def norm_tile(dim: int) -> tuple[int, int, int]:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x: [..., dim] -> same shape and type; x / sqrt(mean(x^2) + eps) * weight."""
-    rows = contiguous_rows(x.reshape(-1, x.shape[-1]), "x")
-    out = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    _norm(rows, None, weight, out, out, eps)
-    return out.view(x.shape)
+    """x: [..., dim] -> same shape and type; x / sqrt(mean(x^2) + eps) * weight. Heads may be slices of wider tokens."""
+    heads = contiguous_rows(x, "x") if x.dim() == 3 else contiguous_rows(x, "x").reshape(-1, 1, x.shape[-1])
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _norm(heads, None, weight, out, out, eps)
+    return out
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x, residual: [rows, dim] -> rms_norm(x + residual), and x + residual, rounded to x's type before its norm."""
     contiguous_rows(x, "x"), contiguous_rows(residual, "residual")
     out, total = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
-    _norm(x, residual, weight, out, total, eps)
+    _norm(x.unsqueeze(1), residual, weight, out, total, eps)
     return out, total
 
 
 def _norm(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, total: Tensor, eps: float) -> None:
-    num_rows, dim = x.shape
+    tokens, heads, dim = x.shape
+    num_rows = tokens * heads
     if not num_rows:
         return
     rows, block, warps = norm_tile(dim)
     other = x if residual is None else residual
     rms_norm_kernel[(triton.cdiv(num_rows, rows),)](
-        x, other, weight, out, total, num_rows, eps, x.stride(0), other.stride(0),
+        x, other, weight, out, total, num_rows, heads, eps, x.stride(0), x.stride(1), other.stride(0),
         DIM=dim, ROWS=rows, BLOCK=block, HAS_RESIDUAL=residual is not None, num_warps=warps,
     )  # fmt: skip
 

@@ -31,6 +31,12 @@ def nearest_even(x):
 
 
 @triton.jit
+def quotient(a, b):
+    """a / b, correctly rounded: the plain division of fp32 on a GPU is not, and digits would differ at ties."""
+    return tl.div_rn(a, b)
+
+
+@triton.jit
 def nearest_e4m3(x):
     """x, of at most 448 in size, rounded to a number that fp8 (e4m3) has: three bits after the first, and no step below
     2^-9. Of a number that it has, a conversion to fp8 changes nothing (the interpreter's does not round)."""
@@ -47,14 +53,14 @@ def head_digits(numbers, LARGEST: tl.constexpr, IS_INT: tl.constexpr):
     finite = tl.min((tl.abs(numbers) < float("inf")).to(tl.int32), axis=1) == 1
     largest = tl.max(tl.where(finite[:, None], tl.abs(numbers), 0.0), axis=1)
     kept = largest >= 1e-30
-    factor = tl.where(kept, LARGEST / tl.where(kept, largest, 1.0), 0.0)
+    factor = tl.where(kept, quotient(largest * 0.0 + LARGEST, tl.where(kept, largest, 1.0)), 0.0)
     digits = tl.where(kept[:, None], numbers * factor[:, None], 0.0)
     digits = tl.minimum(tl.maximum(digits, -LARGEST), LARGEST)
     if IS_INT:
         digits = nearest_even(digits)
     else:
         digits = nearest_e4m3(digits)
-    scale = tl.where(kept, largest / LARGEST, 0.0)
+    scale = tl.where(kept, quotient(largest, largest * 0.0 + LARGEST), 0.0)
     return digits, tl.where(finite, scale, float("nan"))
 
 

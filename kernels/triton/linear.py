@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from safegen.kernels.triton.kv_write import nearest_e4m3, nearest_even
+from safegen.kernels.triton.kv_write import nearest_e4m3, nearest_even, quotient
 from safegen.kernels.triton.runtime import check_fp8, contiguous_rows, num_processors, power_of_two, upcasts
 
 _CHUNK = 2048  # numbers that `quantize_rows` reads at once
@@ -44,7 +44,7 @@ def quantize_rows_kernel(x, digits, scales, num_inputs, x_stride, LARGEST: tl.co
     largest = tl.max(sizes)
     is_broken = tl.sum(broken) > 0
     kept = (largest >= 1e-30) & (is_broken == 0)
-    factor = tl.where(kept, LARGEST / tl.where(kept, largest, 1.0), 0.0)
+    factor = tl.where(kept, quotient(largest * 0.0 + LARGEST, tl.where(kept, largest, 1.0)), 0.0)
     for start in range(0, num_inputs, BLOCK):
         inside = start + at < num_inputs
         numbers = tl.load(x + row * x_stride + start + at, mask=inside, other=0.0).to(tl.float32)
@@ -55,13 +55,15 @@ def quantize_rows_kernel(x, digits, scales, num_inputs, x_stride, LARGEST: tl.co
         else:
             numbers = nearest_e4m3(numbers)
         tl.store(digits + row * num_inputs + start + at, numbers.to(digits.dtype.element_ty), mask=inside)
-    tl.store(scales + row, tl.where(is_broken, float("nan"), tl.where(kept, largest / LARGEST, 0.0)))
+    tl.store(
+        scales + row, tl.where(is_broken, float("nan"), tl.where(kept, quotient(largest, largest * 0.0 + LARGEST), 0.0))
+    )
 
 
 @triton.jit
 def product_kernel(
     x, weight, x_scale, scale, bias, out, shares, num_rows, num_outputs, num_inputs, split_inputs, x_stride,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NUM_SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, HAS_SPLITS: tl.constexpr,
     HAS_X_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, IS_INT: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Grid: tiles of outputs, tiles of rows, splits. shares: int32 or fp32 [splits, rows, outputs]."""
@@ -88,7 +90,7 @@ def product_kernel(
             total += tl.dot(left, right.to(left.dtype), input_precision="ieee")
     at = row.to(tl.int64)[:, None] * num_outputs + column[None, :]
     inside = is_row[:, None] & is_column[None, :]
-    if NUM_SPLITS == 1:
+    if not HAS_SPLITS:
         result = total.to(tl.float32) * tl.load(scale + column, mask=is_column, other=0.0)[None, :]
         if HAS_X_SCALE:
             result *= tl.load(x_scale + row, mask=is_row, other=0.0)[:, None]
@@ -101,7 +103,7 @@ def product_kernel(
 
 @triton.jit
 def add_shares_kernel(
-    shares, x_scale, scale, bias, out, num_rows, num_outputs, NUM_SPLITS: tl.constexpr, HAS_X_SCALE: tl.constexpr,
+    shares, x_scale, scale, bias, out, num_rows, num_outputs, num_splits, HAS_X_SCALE: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows, tiles of outputs. The shares in order, then the scales and the bias."""
@@ -111,7 +113,7 @@ def add_shares_kernel(
     at = row * num_outputs + column
     share_stride = (row * 0 + num_rows) * num_outputs  # in 64 bits
     total = tl.load(shares + at, mask=inside, other=0)
-    for split in tl.static_range(1, NUM_SPLITS):
+    for split in range(1, num_splits):
         total += tl.load(shares + split * share_stride + at, mask=inside, other=0)
     result = total.to(tl.float32)
     if HAS_SCALE:
@@ -233,7 +235,7 @@ def _product(
     product_kernel[(triton.cdiv(num_outputs, tile.block_n), triton.cdiv(rows, tile.block_m), tile.num_splits)](
         x, weight, scale if x_scale is None else x_scale, scale, scale if bias is None else bias, out, shares,
         rows, num_outputs, num_inputs, tile.split_inputs or num_inputs, x.stride(0),
-        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, NUM_SPLITS=tile.num_splits,
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, HAS_SPLITS=tile.num_splits > 1,
         HAS_X_SCALE=x_scale is not None, HAS_BIAS=bias is not None, IS_INT=is_int, UPCAST=upcasts(x.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
@@ -247,7 +249,7 @@ def add_shares(shares: Tensor, x_scale: Tensor | None, scale: Tensor | None, bia
     splits, rows, num_outputs = shares.shape
     add_shares_kernel[(rows, triton.cdiv(num_outputs, 512))](
         shares, shares if x_scale is None else x_scale, shares if scale is None else scale,
-        shares if bias is None else bias, out, rows, num_outputs, NUM_SPLITS=splits, HAS_X_SCALE=x_scale is not None,
+        shares if bias is None else bias, out, rows, num_outputs, splits, HAS_X_SCALE=x_scale is not None,
         HAS_SCALE=scale is not None, HAS_BIAS=bias is not None, BLOCK=512, num_warps=4,
     )  # fmt: skip
 

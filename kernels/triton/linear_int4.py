@@ -31,7 +31,7 @@ def plane_of(words, zeros, p: tl.constexpr):
 @triton.jit
 def int4_row_kernel(
     x, words, scale, zero, bias, out, shares, num_outputs, num_inputs, split_inputs,
-    GROUP: tl.constexpr, BLOCK_N: tl.constexpr, NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_N: tl.constexpr, HAS_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """One row. Grid: tiles of outputs, splits."""
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -53,7 +53,7 @@ def int4_row_kernel(
             digits = plane_of(packed, zeros, p).to(tl.float32)
             total += numbers[:, None] * (digits * sizes[None, :])
     result = tl.sum(total, axis=0)
-    if NUM_SPLITS == 1:
+    if not HAS_SPLITS:
         if HAS_BIAS:
             result += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
         tl.store(out + column, result.to(out.dtype.element_ty), mask=is_column)
@@ -64,7 +64,7 @@ def int4_row_kernel(
 @triton.jit
 def int4_kernel(
     x, words, scale, zero, bias, out, shares, num_rows, num_outputs, num_inputs, split_inputs, x_stride,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_SPLITS: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_SPLITS: tl.constexpr,
     HAS_BIAS: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Grid: tiles of outputs, tiles of rows, splits."""
@@ -90,7 +90,7 @@ def int4_kernel(
             total += part * tl.load(scale + at, mask=is_column, other=0.0).to(tl.float32)[None, :]
     at = row.to(tl.int64)[:, None] * num_outputs + column[None, :]
     inside = is_row[:, None] & is_column[None, :]
-    if NUM_SPLITS == 1:
+    if not HAS_SPLITS:
         if HAS_BIAS:
             total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
         tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
@@ -137,7 +137,7 @@ def _launch(x: Tensor, weight: Int4Weight, bias: Tensor | None, out: Tensor, til
         shares = torch.empty((tile.num_splits, rows, num_outputs), dtype=torch.float32, device=x.device)
     tensors = (x, weight.words, weight.scale, weight.zero, weight.scale if bias is None else bias, out, shares)
     inputs = (num_outputs, num_inputs, tile.split_inputs or num_inputs)
-    constants = {"GROUP": weight.group, "BLOCK_N": tile.block_n, "NUM_SPLITS": tile.num_splits}
+    constants = {"GROUP": weight.group, "BLOCK_N": tile.block_n, "HAS_SPLITS": tile.num_splits > 1}
     options = {"HAS_BIAS": bias is not None, "num_warps": tile.num_warps, "num_stages": tile.num_stages}
     columns = triton.cdiv(num_outputs, tile.block_n)
     if tile.block_m == 1:

@@ -26,6 +26,9 @@ def test_rms_norm_of_heads_takes_each_head_by_itself() -> None:
     got = elementwise.rms_norm(x, weight, 1e-6)
     assert_close(got, REFERENCE.rms_norm(x, weight, 1e-6))
     assert torch.equal(got[2:3], elementwise.rms_norm(x[2:3], weight, 1e-6))
+    fused = torch.full((5, 12, 64), torch.nan)
+    fused[:, 2:11] = x
+    assert torch.equal(elementwise.rms_norm(fused[:, 2:11], weight, 1e-6), got)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
