@@ -212,16 +212,16 @@ def attention_tile(head_dim: int, group: int, max_query_len: int | None, scaled:
     """The tile for query runs of up to that length (None: unknown), without splits. scaled: an int8 or fp8 cache.
 
     Few rows (decode, short drafts) fill one instruction's height, and more stages of keys are in flight; many rows take
-    more warps. Each shape is the largest one that compiles without a spilled register for sm_80, sm_89 and sm_90:
-    heads of more than 128 dimensions and scales take registers.
+    more warps, and so do scales and heads of more than 128 dimensions, which take registers: each shape compiles for
+    sm_80, sm_89 and sm_90 without spilling one.
     """
     least = power_of_two(group, 16)
     rows = least if max_query_len is None else max_query_len * group
     tall = head_dim > 128
     if rows <= least and max_query_len is not None:
-        if tall:
-            return AttentionTile(least, 32, num_warps=8, num_stages=2)
-        return AttentionTile(least, 32 if scaled else 64, num_warps=4, num_stages=4 if scaled else 3)
+        if tall or scaled:
+            return AttentionTile(least, 32, num_warps=8, num_stages=2 if tall else 3)
+        return AttentionTile(least, 64, num_warps=4, num_stages=3)
     if rows <= 32 and max_query_len is not None:
         return AttentionTile(max(least, 32), 32 if tall else 64, num_warps=8, num_stages=2)
     if tall and scaled:

@@ -39,10 +39,6 @@ class Launch:
     arguments: dict[str, Any]
     options: dict[str, int]
 
-    @property
-    def has_fp8(self) -> bool:
-        return any(torch.is_tensor(a) and a.dtype == torch.float8_e4m3fn for a in self.arguments.values())
-
 
 @dataclass(frozen=True)
 class Usage:
