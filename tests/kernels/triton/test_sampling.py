@@ -100,10 +100,10 @@ def compare(logits: Tensor, words: Tensor, mask_rows: Tensor, asked: RowSettings
             assert distance < 1e-5 and law[row, tokens[row]] > 0, (row, tokens[row], expected[row])
 
 
-@pytest.mark.parametrize("vocab", [33, *(pytest.param(n, marks=pytest.mark.wide) for n in (1, 31, 300, 9000))])
+@pytest.mark.parametrize("vocab", [33, *(pytest.param(n, marks=pytest.mark.wide) for n in (1, 31, 300, 4100))])
 @pytest.mark.parametrize("ties", [False, True])
 def test_draws_follow_the_law(vocab: int, ties: bool) -> None:
-    rows = 33 if vocab < 1000 else 7
+    rows = 17 if vocab < 1000 else 5
     generator = torch.Generator().manual_seed(vocab)
     logits = torch.randn((rows, vocab + 5), generator=generator) * 3
     logits = guarded(logits.round() if ties else logits)
