@@ -132,7 +132,7 @@ class Speculator:
             wanted = threshold and threshold + price.rate * self._seconds_a_token[name]
             open_ones, asks = list[_Growing](), list[Ask]()
             asks_first = name in self._cheap and name not in self._narrow
-            rests = asks_first and min(_FREE_MARGIN * wanted, _FREE_HIGHEST) >= _DEAR
+            rests = asks_first and _in_free_text(wanted) >= _DEAR
             for each in growing.values():
                 room = each.room_for(name)
                 if room > 0 and drafter.is_costly:
@@ -150,7 +150,7 @@ class Speculator:
                     self._faults[name] = 0
                 if rests:
                     for each in open_ones:
-                        self._rest_of(each.sequence).asked(found=each.parts != [])
+                        self._rest_of(each.sequence).asked(found=bool(each.parts))
         return ((each.sequence, each.parts) for each in growing.values() if each.parts)
 
     def _paying_room(self, growing: _Growing, name: str, room: int, wanted: float) -> int:
@@ -235,7 +235,7 @@ class Speculator:
 
     def _threshold(self, sequence: Sequence, name: str, threshold: float) -> float:
         if sequence.constraint is None and name in self._cheap:
-            return min(_FREE_MARGIN * threshold, _FREE_HIGHEST)
+            return _in_free_text(threshold)
         return threshold
 
     def _worth(self, growing: _Growing, name: str, threshold: float) -> _Worth:
@@ -382,6 +382,11 @@ class _Worth:
 def _count(counts: dict[str, DraftCounts], name: str, drafted: int, accepted: int) -> None:
     before = counts.get(name, DraftCounts())
     counts[name] = DraftCounts(before.drafted + drafted, before.accepted + accepted)
+
+
+def _in_free_text(threshold: float) -> float:
+    """The threshold of a cheap guess where no constraint is."""
+    return min(_FREE_MARGIN * threshold, _FREE_HIGHEST)
 
 
 def _opinion(draft: Draft, place: int) -> float:

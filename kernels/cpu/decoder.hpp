@@ -56,8 +56,8 @@ struct Step {
     const std::uint32_t* masks;
     std::int64_t mask_words;
     const bool* restricted;
-    // [num_sampled, vocabulary]. Of a restricted row an id that was not wanted may be anything but a number that was
-    // never written, and so may all of a row whose mask leaves one id: it is not touched.
+    // [num_sampled, vocabulary]. A restricted row has -inf where an id was not wanted and not computed; one whose mask
+    // leaves a single id is not written to.
     float* logits;
 };
 

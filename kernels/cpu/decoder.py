@@ -140,9 +140,9 @@ class CpuDecoder:
 
         ids: int [tokens]. cache: one entry a layer. sampled_rows: int [rows], places in ids. ropes: cos and sin,
         [positions, rotary_dim / 2]. masks: words, int32 [rows, ceil(vocabulary / 32)], and restricted, bool [rows]: of
-        a restricted row only legal ids are wanted, and where one id alone is legal not even that; the others may be
-        -inf. num_layers: stop after the first so many layers and take norm and head from there; None is all. Returns
-        fp32 logits [rows, vocabulary].
+        a restricted row only legal ids are wanted, and of one that has a single legal id nothing: the others may be
+        anything, and such a row is what the memory held. num_layers: stop after the first so many layers and take norm
+        and head from there; None is all. Returns fp32 logits [rows, vocabulary].
         """
         arrays = (
             _array(ids.to(torch.int64), "ids"),
