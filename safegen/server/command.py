@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 from safegen.errors import RequestError
 
 AUDIT_KEY_VARIABLE = "SAFEGEN_AUDIT_KEY"
-_NEEDED = ("fastapi", "python_multipart", "uvicorn", "yaml")
 _INSTALL = "pip install 'safegen[server]'"
 
 
@@ -57,8 +55,10 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        for name in _NEEDED:
-            importlib.import_module(name)
+        import fastapi as _fastapi  # noqa: F401
+        import python_multipart as _multipart  # noqa: F401
+        import uvicorn as _uvicorn  # noqa: F401
+        import yaml as _yaml  # type: ignore[import-untyped]  # noqa: F401
     except ImportError as error:
         raise RequestError(f"the server needs {error.name}: {_INSTALL}", field="serve") from error
     from safegen.server.settings import check_exposure
