@@ -21,11 +21,13 @@ bool takes_quantized(std::initializer_list<const LinearRef*> linears) {
     return std::any_of(linears.begin(), linears.end(), [](const LinearRef* l) { return l->weight->packed.has_value(); });
 }
 
-// body(first, last) over pieces of n rows, each worth a thread's while.
+// body(first, last) over pieces of n rows, each worth a thread's while. One piece a thread, in fours of rows: quantized
+// rows lie so close that two threads at neighbouring ones would write to the same cache lines.
 template <class Body> void over_rows(ThreadPool::Session& session, int64_t n, int64_t row_work, const Body& body) {
     constexpr int64_t least = 4096;  // elements
-    const int64_t pieces = std::clamp<int64_t>(n * row_work / least, 1, 4 * session.threads());
-    const int64_t size = std::max<int64_t>(1, (n + pieces - 1) / pieces);
+    const int64_t pieces = std::clamp<int64_t>(n * row_work / least, 1, session.threads());
+    int64_t size = std::max<int64_t>(1, (n + pieces - 1) / pieces);
+    if (n > 8 && pieces > 1) size = (size + 3) / 4 * 4;
     session.run((n + size - 1) / size, [&](int64_t i) { body(i * size, std::min(n, (i + 1) * size)); });
 }
 
@@ -43,6 +45,24 @@ std::vector<int64_t> wanted_units(const std::uint32_t* mask, int64_t words, int6
     return wanted;
 }
 
+// Ranges of items, shared out like a Cut: a long one for each thread, since neighbours share cache lines of what they
+// write, and single items for whoever is first to end. An item costs by the keys that its queries see.
+std::vector<int64_t> item_ranges(const std::vector<AttentionItem>& items, const std::int32_t* position, int threads) {
+    constexpr int64_t fixed = 32;
+    const auto cost = [&](const AttentionItem& item) { return (item.last - item.first) * (position[item.last - 1] + fixed); };
+    int64_t total = 0, sum = 0, next = 0;
+    for (const AttentionItem& item : items) total += cost(item);
+    std::vector<int64_t> bounds{0};
+    const auto count = static_cast<int64_t>(items.size());
+    for (int thread = 1; threads > 1 && thread <= threads; ++thread) {
+        while (next < count && (sum + cost(items[static_cast<std::size_t>(next)])) * 10 * threads <= total * 9 * thread)
+            sum += cost(items[static_cast<std::size_t>(next++)]);
+        if (next > bounds.back()) bounds.push_back(next);
+    }
+    while (bounds.back() < count) bounds.push_back(bounds.back() + 1);
+    return bounds;
+}
+
 }  // namespace
 
 // A sampled token. place: its row of x. units: the blocks of 16 ids that are wanted of its logits, where they are few.
@@ -58,6 +78,7 @@ struct Decoder::SampledRow {
 struct Decoder::Rows {
     int64_t count;
     std::vector<AttentionItem> items;
+    std::vector<int64_t> ranges;
     std::vector<SampledRow> sampled;
     bool moved = false;
     std::vector<std::int32_t> position = {};  // of the moved
@@ -67,7 +88,9 @@ struct Decoder::Rows {
 void Decoder::forward(const Step& step) {
     ThreadPool::Session session;
     embed(session, step);
-    Rows rows{step.tokens, attention_items(step.query_start, step.sequences, kv_heads), sampled_rows(step)};
+    std::vector<AttentionItem> items = attention_items(step.query_start, step.sequences, kv_heads);
+    std::vector<int64_t> ranges = item_ranges(items, step.position, session.threads());
+    Rows rows{step.tokens, std::move(items), std::move(ranges), sampled_rows(step)};
     const auto count = step.layers ? static_cast<std::size_t>(step.layers) : layers.size();
     for (std::size_t i = 0; i < count; ++i) run_layer(session, layers[i], cache[i], step, rows, i + 1 == count);
     logits(session, step, rows);
@@ -146,7 +169,7 @@ void Decoder::run_layer(ThreadPool::Session& session, const DecoderLayer& layer,
               {layer.v.weight, layer.v.bias, v_.data()}},
              input);
     rotate_and_write(session, layer, cache_layer, step);
-    if (last) keep_sampled(step, rows);
+    if (last) keep_sampled(step, rows, session.threads());
     project(session, layer.output, attend(session, layer, cache_layer, step, rows), layer.post_attention_norm);
     const Input after = normed(session, layer.mlp_norm, rows.count, {&layer.gate, &layer.up});
     project(session, layer.down, gated(session, layer, after), layer.post_mlp_norm);
@@ -175,7 +198,7 @@ void Decoder::rotate_and_write(ThreadPool::Session& session, const DecoderLayer&
 }
 
 // From here on only the rows of sampled tokens that are of use: those of x and q move to the front.
-void Decoder::keep_sampled(const Step& step, Rows& rows) {
+void Decoder::keep_sampled(const Step& step, Rows& rows, int threads) {
     const auto* end = step.sampled + step.num_sampled;
     const auto of_use = std::count_if(rows.sampled.begin(), rows.sampled.end(), [](const SampledRow& r) { return r.of_use; });
     if (of_use == step.tokens || std::adjacent_find(step.sampled, end, std::greater_equal<>()) != end) return;
@@ -197,6 +220,7 @@ void Decoder::keep_sampled(const Step& step, Rows& rows) {
         query_start.push_back(static_cast<std::int32_t>(kept));
     }
     rows.items = attention_items(query_start.data(), step.sequences, kv_heads);
+    rows.ranges = item_ranges(rows.items, rows.position.data(), threads);
 }
 
 Input Decoder::attend(ThreadPool::Session& session, const DecoderLayer& layer, const CacheRef& c, const Step& step,
@@ -209,12 +233,14 @@ Input Decoder::attend(ThreadPool::Session& session, const DecoderLayer& layer, c
     const AttentionArgs args{q_.data(), out, width, width, c.kind, c.key, c.value, c.key_scale, c.value_scale,
                              step.block_table, rows.positions(step), step.max_blocks, step.block_size, heads, kv_heads,
                              head_dim, layer.scale, layer.window, 0.0f};
-    session.run(static_cast<int64_t>(rows.items.size()), [&](int64_t i) {
-        const AttentionItem& item = rows.items[static_cast<std::size_t>(i)];
-        kernels().attention(args, item, thread_scratch(Scratch::kernel, attention_scratch(args)));
-        if (!at_once) return;
-        for (int64_t t = item.first; t < item.last; ++t)
-            quantize_columns(out + t * width + item.kv_head * group, group, item.kv_head * group, input.quantized, t);
+    session.run(static_cast<int64_t>(rows.ranges.size()) - 1, [&](int64_t range) {
+        const auto place = static_cast<std::size_t>(range);
+        for (int64_t i = rows.ranges[place]; i < rows.ranges[place + 1]; ++i) {
+            const AttentionItem& item = rows.items[static_cast<std::size_t>(i)];
+            kernels().attention(args, item, thread_scratch(Scratch::kernel, attention_scratch(args)));
+            for (int64_t t = item.first; at_once && t < item.last; ++t)
+                quantize_columns(out + t * width + item.kv_head * group, group, item.kv_head * group, input.quantized, t);
+        }
     });
     if (quantized && !at_once)
         over_rows(session, rows.count, width, [&](int64_t first, int64_t last) {

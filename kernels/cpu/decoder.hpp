@@ -84,7 +84,7 @@ class Decoder {
     void rotate_and_write(ThreadPool::Session&, const DecoderLayer&, const CacheRef&, const Step&);
     Input attend(ThreadPool::Session&, const DecoderLayer&, const CacheRef&, const Step&, const Rows&);
     Input gated(ThreadPool::Session&, const DecoderLayer&, const Input&);
-    void keep_sampled(const Step&, Rows&);
+    void keep_sampled(const Step&, Rows&, int threads);
     void logits(ThreadPool::Session&, const Step&, const Rows&);
 
     AlignedArray<float> x_, normed_, q_, k_, v_, attended_, inner_, projected_;

@@ -97,9 +97,8 @@ void dequantize_packed(const PackedWeight&, std::int64_t row, float* out);
 struct Activations {
     std::int64_t rows = 0, groups = 0;
     std::int8_t* q = nullptr;
-    float* scale = nullptr;         // [groups][rows] of a tile, from groups * first row on
-    float* scaled_sum = nullptr;    // x_scale * sum(q)
-    std::int32_t* sum = nullptr;    // [groups][2][rows]: of each 16
+    float* scale = nullptr;         // [groups][rows][2] of a tile: x_scale and x_scale * sum(q)
+    std::int32_t* sum = nullptr;    // [groups][rows][2]: of each 16
 };
 static inline std::int64_t tile_of(std::int64_t rows_left) {
     return rows_left >= 16 ? 16 : rows_left >= 8 ? 8 : rows_left;
@@ -110,12 +109,12 @@ class ActivationBuffer {
   public:
     Activations reserve(std::int64_t rows, std::int64_t in) {
         const std::int64_t groups = (in + kGroup - 1) / kGroup, n = rows * groups;
-        return {rows, groups, q_.reserve(n * kGroup), scale_.reserve(n), scaled_sum_.reserve(n), sum_.reserve(2 * n)};
+        return {rows, groups, q_.reserve(n * kGroup), scale_.reserve(2 * n), sum_.reserve(2 * n)};
     }
 
   private:
     AlignedArray<std::int8_t> q_;
-    AlignedArray<float> scale_, scaled_sum_;
+    AlignedArray<float> scale_;
     AlignedArray<std::int32_t> sum_;
 };
 

@@ -13,9 +13,8 @@ using safegen::cpu::kPackingInfo;
 using safegen::cpu::PackedArgs;
 using safegen::cpu::Packing;
 
-// x: n floats, n <= 32, into element `row` of a tile's group.
-inline void quantize_group(const float* x, int64_t n, std::int8_t* q, float* scale, float* scaled_sum, std::int32_t* sum,
-                           int64_t rows) {
+// x: n floats, n <= 32.
+inline void quantize_group(const float* x, int64_t n, std::int8_t* q, float* scale, std::int32_t* sum) {
     float padded[kGroup];
     if (n < kGroup) {
         for (int64_t i = 0; i < kGroup; ++i) padded[i] = i < n ? x[i] : 0.0f;
@@ -29,10 +28,10 @@ inline void quantize_group(const float* x, int64_t n, std::int8_t* q, float* sca
     store_s8(q, mul(low, inverse));
     store_s8(q + 16, mul(high, inverse));
     const std::int32_t first = sum_s8(q), second = sum_s8(q + 16);
-    *scale = nothing ? 0.0f : largest / 127.0f;
-    *scaled_sum = *scale * static_cast<float>(first + second);
+    scale[0] = nothing ? 0.0f : largest / 127.0f;
+    scale[1] = scale[0] * static_cast<float>(first + second);
     sum[0] = first;
-    sum[rows] = second;
+    sum[1] = second;
 }
 
 // Floats of groups g0, g0 + 1, ... into row `row` of the tile of `rows` rows that starts at row `first`.
@@ -40,8 +39,7 @@ void quantize(const float* x, int64_t n, const Activations& a, int64_t first, in
     const int64_t base = first * a.groups;
     for (int64_t i = 0; i < n; i += kGroup) {
         const int64_t g = g0 + i / kGroup, at = base + g * rows + row, left = n - i;
-        quantize_group(x + i, left < kGroup ? left : kGroup, a.q + at * kGroup, a.scale + at, a.scaled_sum + at,
-                       a.sum + 2 * base + 2 * g * rows + row, rows);
+        quantize_group(x + i, left < kGroup ? left : kGroup, a.q + at * kGroup, a.scale + 2 * at, a.sum + 2 * at);
     }
 }
 
@@ -84,7 +82,7 @@ template <Packing packing, int R> void packed_tile(const PackedArgs& a, const Ac
     const int64_t base = first * a.groups;
     const uint8_t* record = a.records + block * a.block_bytes;
     const std::int8_t* xq = x.q + base * kGroup;
-    const float *xs = x.scale + base, *xm = x.scaled_sum + base;
+    const float* xs = x.scale + 2 * base;
     const std::int32_t* sums = x.sum + 2 * base;
     V acc[kParts][R];
     SAFEGEN_UNROLL_TILE
@@ -108,27 +106,31 @@ template <Packing packing, int R> void packed_tile(const PackedArgs& a, const Ac
                 for (int r = 0; r < R; ++r) {
                     I dot;
                     if constexpr (info.bits == 8)
-                        dot = i_start_byte(halves == 1 ? sums[r] + sums[R + r] : sums[h * R + r]);
+                        dot = i_start_byte(halves == 1 ? sums[2 * r] + sums[2 * r + 1] : sums[2 * r + h]);
                     else if constexpr (info.zero != 0)
-                        dot = i_set1(-info.zero * (halves == 1 ? sums[r] + sums[R + r] : sums[h * R + r]));
+                        dot = i_set1(-info.zero * (halves == 1 ? sums[2 * r] + sums[2 * r + 1] : sums[2 * r + h]));
                     else
                         dot = i_set1(0);
+                    // Two chains: a processor sees a few rows ahead only, and a chain is as long as it waits for.
+                    I other = i_set1(0);
                     SAFEGEN_UNROLL_TILE
-                    for (int u = 8 / halves * h; u < 8 / halves * (h + 1); ++u)
+                    for (int u = 8 / halves * h; u < 8 / halves * (h + 1); u += 2) {
                         dot = dot_add<info.bits == 8>(dot, q[u], xq + r * kGroup + 4 * u);
-                    acc[p][r] = vfma(vmul(v_from_int(dot), vset1(xs[r])), scale, acc[p][r]);
+                        other = dot_add<info.bits == 8>(other, q[u + 1], xq + r * kGroup + 4 * u + 4);
+                    }
+                    dot = i_add(dot, other);
+                    acc[p][r] = vfma(vmul(v_from_int(dot), vset1(xs[2 * r])), scale, acc[p][r]);
                 }
             }
             if constexpr (info.minimum) {
                 const V minimum = v_from_f16(record + ints + 32, p);
                 SAFEGEN_UNROLL_TILE
-                for (int r = 0; r < R; ++r) acc[p][r] = vfma(minimum, vset1(xm[r]), acc[p][r]);
+                for (int r = 0; r < R; ++r) acc[p][r] = vfma(minimum, vset1(xs[2 * r + 1]), acc[p][r]);
             }
         }
         record += info.bytes;
         xq += R * kGroup;
-        xs += R;
-        xm += R;
+        xs += 2 * R;
         sums += 2 * R;
     }
     const int64_t feature = block * 16, features = a.out - feature < 16 ? a.out - feature : 16;

@@ -152,6 +152,7 @@ inline W w_two_bits(W a, int n) {
     return _mm256_and_si256(moved, _mm256_set1_epi8(0x30));
 }
 inline I i_set1(int a) { return _mm256_set1_epi32(a); }
+inline I i_add(I a, I b) { return _mm256_add_epi32(a, b); }
 inline I i_start_byte(int) { return _mm256_setzero_si256(); }
 // maddubs adds two products in 16 bits: q < 64 fits; a byte is taken as signed, with its sign moved to the activation.
 template <bool byte> inline I dot_add(I dot, W q, const std::int8_t* x) {

@@ -123,6 +123,7 @@ inline W w_two_bits(W a, int n) {
     return _mm512_and_si512(moved, _mm512_set1_epi8(0x30));
 }
 inline I i_set1(int a) { return _mm512_set1_epi32(a); }
+inline I i_add(I a, I b) { return _mm512_add_epi32(a, b); }
 inline I i_start_byte(int sum) { return _mm512_set1_epi32(-128 * sum); }
 // Adds the products of four unsigned weights a lane with the four signed activations at x.
 template <bool byte> inline I dot_add(I dot, W q, const std::int8_t* x) {

@@ -168,6 +168,7 @@ inline W w_two_bits(W a, int n) {
     return vandq_u8(vshlq_u8(a, vdupq_n_s8(static_cast<std::int8_t>(4 - 2 * n))), vdupq_n_u8(0x30));
 }
 inline I i_set1(int a) { return vdupq_n_s32(a); }
+inline I i_add(I a, I b) { return vaddq_s32(a, b); }
 inline I i_start_byte(int) { return vdupq_n_s32(0); }
 // All weights as signed bytes: those of up to six bits are, a byte's 128 is taken off.
 template <bool byte> inline I dot_add(I dot, W q, const std::int8_t* x) {

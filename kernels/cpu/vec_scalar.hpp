@@ -255,6 +255,10 @@ inline I i_set1(int a) {
     return r;
 }
 inline I i_start_byte(int sum) { return i_set1(-128 * sum); }
+inline I i_add(I a, const I& b) {
+    for (int i = 0; i < 16; ++i) a.v[i] += b.v[i];
+    return a;
+}
 template <bool byte> inline I dot_add(I dot, const W& q, const std::int8_t* x) {
     for (int i = 0; i < 16; ++i)
         dot.v[i] += q.v[4 * i] * x[0] + q.v[4 * i + 1] * x[1] + q.v[4 * i + 2] * x[2] + q.v[4 * i + 3] * x[3];
