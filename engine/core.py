@@ -35,6 +35,7 @@ from safegen.engine.door import open_door
 from safegen.engine.finish import finish
 from safegen.engine.ledger import Ledger
 from safegen.engine.logits import LogitsPipeline, RowBuffers
+from safegen.engine.origins import Origins, origin_of
 from safegen.engine.request import Event, FinishReason, Request, TokensEvent
 from safegen.engine.scheduler import Scheduler
 from safegen.engine.sequence import RequestContext, Sequence
@@ -367,9 +368,10 @@ class EngineCore:
         if not sequence.draft:
             self._accept(sequence, tokens[0])
             return
+        guesses = (*sequence.draft[: span.num_sampled - 1], None)  # the last row's token was not guessed
         self._speculator.verified(span, tokens)
         sequence.drop_draft()
-        if all(self._accept(sequence, token) for token in tokens):
+        if all(self._accept(sequence, token, guess) for token, guess in zip(tokens, guesses)):
             self.scheduler.accepted(span)
 
     def _heirs(self, sequence: Sequence, tokens: tuple[Sampled, ...]) -> list[Sequence]:
@@ -387,11 +389,14 @@ class EngineCore:
             self._ledger.open(fork)
         return [sequence, *forks]
 
-    def _accept(self, sequence: Sequence, token: Sampled) -> bool:
+    def _accept(self, sequence: Sequence, token: Sampled, guess: int | None = None) -> bool:
         """Commit a token; False when what was drawn after it is of no use: it ended the sequence, or took output
         back."""
         try:
-            accepted = commit.accept(sequence, token.token_id, token.logprobs, self._token_bytes)
+            if sequence.origins is None:
+                accepted = commit.accept(sequence, token.token_id, token.logprobs, self._token_bytes)
+            else:
+                accepted = self._accept_noted(sequence, sequence.origins, token, guess)
         except Exception as exc:
             self._end(sequence, "error", error=row_error(exc, sequence))
             return False
@@ -406,16 +411,29 @@ class EngineCore:
             self._end(sequence, accepted.ending.reason, ending=accepted.ending)
         return accepted.ending is None and not accepted.num_retracted
 
+    def _accept_noted(self, sequence: Sequence, origins: Origins, token: Sampled, guess: int | None) -> commit.Accepted:
+        """Commit a token, and note where it came from."""
+        origin, place = (
+            origin_of(sequence.constraint, token.token_id, guess, self._token_bytes),
+            sequence.num_output_tokens,
+        )
+        accepted = commit.accept(sequence, token.token_id, token.logprobs, self._token_bytes)
+        is_it = sequence.output_ids(place, sequence.num_output_tokens) == (token.token_id,)
+        origins.note(origin if is_it else "forced", sequence.num_output_tokens)
+        return accepted
+
     def _emit(self, sequence: Sequence, num_settled: int) -> None:
         """Hand out the output tokens up to num_settled that were not handed out yet."""
+        start = sequence.num_emitted_tokens
         token_ids, logprobs = sequence.take_settled(num_settled)
         if not token_ids:
             return
         self._num_output += len(token_ids)
-        event = TokensEvent(sequence.request.request_id, sequence.index, token_ids, logprobs)
+        origins = () if sequence.origins is None else sequence.origins.between(start, start + len(token_ids))
+        event = TokensEvent(sequence.request.request_id, sequence.index, token_ids, logprobs, origins)
         last = self._events[-1] if self._events else None
         if isinstance(last, TokensEvent) and (last.request_id, last.index) == (event.request_id, event.index):
-            joined = last.token_ids + token_ids, last.logprobs + logprobs
+            joined = last.token_ids + token_ids, last.logprobs + logprobs, last.origins + origins
             self._events[-1] = TokensEvent(event.request_id, event.index, *joined)
         else:
             self._events.append(event)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from safegen.errors import RequestError
 
 if TYPE_CHECKING:
+    from safegen.engine.origins import Origin
     from safegen.grammars.constraint import Constraint
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -141,7 +142,7 @@ class Request:
     with n > 1 the engine forks it. stop_ids: the one shared stop set (tokenizer, generation config and user). drafters:
     names of those that may propose for it, None is all that the engine has. type_key: the same number for requests of
     one output type, which drafts do alike for. shares_output: drafts for others of that type may be taken from it, and
-    for it from theirs."""
+    for it from theirs. wants_origins: its events say where each token came from (engine/origins.py)."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -152,6 +153,7 @@ class Request:
     drafters: frozenset[str] | None = None
     type_key: int | None = None
     shares_output: bool = False
+    wants_origins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +212,14 @@ class TokensEvent:
     """New settled tokens of one sequence (index 0..n-1), stop id not included: no retract takes them back.
 
     logprobs: one a token if they were asked for; none for the tokens of a forced close, which were not drawn and come
-    last.
+    last. origins: one a token if they were asked for.
     """
 
     request_id: str
     index: int
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
+    origins: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from safegen.engine.block_pool import BlockPool
 from safegen.engine.closing import Closing, Patience
 from safegen.engine.logits import History, LogitsPipeline
+from safegen.engine.origins import Origins
 from safegen.engine.request import DraftCounts, Request, TokenLogprobs
 from safegen.engine.speculate.base import DraftPart
 from safegen.engine.stops import StopMatcher
@@ -66,6 +67,7 @@ class Sequence:
         "num_prompt_tokens",
         "num_retracts",
         "order",
+        "origins",
         "patience",
         "request",
         "stands_for",
@@ -91,6 +93,7 @@ class Sequence:
         self._block_hashes: list[bytes] = []
         self._output_counts: Counter[int] = Counter()
         self._held_logprobs: list[TokenLogprobs] = []
+        self.origins = Origins() if request.wants_origins else None
         self.num_emitted_tokens = 0
         self.num_retracts = 0
         self.constraint: Constraint | None = request.constraint
@@ -156,6 +159,8 @@ class Sequence:
         del self._token_ids[self.num_prompt_tokens + kept_tokens :]
         self.num_output_tokens = kept_tokens
         del self._held_logprobs[kept_tokens - self.num_emitted_tokens :]
+        if self.origins is not None:
+            self.origins.cut(kept_tokens)
         if self.context.pipeline.needs_counts:
             self._output_counts -= Counter(dropped)  # in place, and leaves no zero behind
         self.drop_draft()

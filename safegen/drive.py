@@ -105,7 +105,8 @@ class _Joined:
         if events := self._tokens.pop(event.index, None):
             ids = tuple(token_id for each in events for token_id in each.token_ids)
             logprobs = tuple(entry for each in events for entry in each.logprobs)
-            self._put(TokensEvent(event.request_id, event.index, ids, logprobs))
+            origins = tuple(origin for each in events for origin in each.origins)
+            self._put(TokensEvent(event.request_id, event.index, ids, logprobs, origins))
         self._put(event)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from safegen.origins import TokenSpan
 from safegen.result import Result
 
 T = TypeVar("T")
@@ -17,13 +18,15 @@ T = TypeVar("T")
 class DeltaEvent:
     """New text. Never half a code point, never a piece that a stop string may still claim.
 
-    thinking: it belongs to the reasoning of a Think type, whose markers count as such.
+    thinking: it belongs to the reasoning of a Think type, whose markers count as such. spans: where it came from, token
+    by token, if that was asked for; their lengths add up to the text's.
     """
 
     text: str
     index: int = 0
     thinking: bool = False
     type: Literal["delta"] = "delta"
+    spans: tuple[TokenSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from safegen.engine.request import Event, FinishedEvent, Request, Timings, TokenLogprobs, TokensEvent, Usage
 from safegen.errors import Cancelled, EngineClosed, EngineError, InvalidOutput, Truncated
 from safegen.events import DeltaEvent, FinalEvent, SnapshotEvent, StreamEvent
+from safegen.origins import OriginTrack, TokenSpan
 from safegen.output_type import OutputType
 from safegen.result import Result, Status
 from safegen.text_stream import TextStream
@@ -94,9 +95,9 @@ class Run:
         shown: list[StreamEvent] = []
         reasoning, answer = sample.take(event)
         if reasoning:
-            shown.append(DeltaEvent(reasoning, event.index, thinking=True))
+            shown.append(DeltaEvent(reasoning, event.index, thinking=True, spans=sample.spans_of(reasoning)))
         if answer:
-            shown.append(DeltaEvent(answer, event.index))
+            shown.append(DeltaEvent(answer, event.index, spans=sample.spans_of(answer)))
         if sample.partial is not None and answer and sample.partial.feed(answer):
             shown.append(SnapshotEvent(sample.partial.snapshot(), event.index))
         if isinstance(event, FinishedEvent) and all(each.finished for each in self._samples):
@@ -147,6 +148,7 @@ class _Sample:
         self._wants_logprobs = request.params.logprobs is not None
         self._text_stream = TextStream(token_bytes, request.params.stop)
         self._text: list[str] = []
+        self._origins = OriginTrack(token_bytes) if request.wants_origins else None
         self._logprobs: list[TokenLogprobs] = []
         self.partial = output_type.partial() if snapshots and output_type.partial is not None else None
         self._think_stream = ThinkStream(output_type.think) if output_type.think is not None else None
@@ -157,6 +159,8 @@ class _Sample:
         if isinstance(event, TokensEvent):
             text = self._text_stream.feed(event.token_ids)
             self._logprobs.extend(event.logprobs)
+            if self._origins is not None:
+                self._origins.feed(event.token_ids, event.origins)
         else:
             text = self._text_stream.finish(event.text_bytes)
             self.finished = event
@@ -164,6 +168,12 @@ class _Sample:
             text = self._guarded(text, self.guard)
         self._text.append(text)
         return ("", text) if self._think_stream is None else self._think_stream.feed(text)
+
+    def spans_of(self, shown: str) -> tuple[TokenSpan, ...]:
+        """Of text that `take` gave, in its order."""
+        if self._origins is None:
+            return ()
+        return self._origins.take(shown, is_edited=self.guard is not None and self.guard.is_edited)
 
     @property
     def is_stopped(self) -> bool:

@@ -75,7 +75,7 @@ class TokenizerLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """The keyword arguments of one call, as they were given."""
+    """The keyword arguments of one call, as they were given. token_origins: the deltas of its stream have spans."""
 
     params: SamplingParams | None = None
     guards: Any = None
@@ -83,6 +83,7 @@ class CallOptions:
     show_schema: bool = True
     cache_salt: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    token_origins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class Job:
     stop_ids: frozenset[int]
     cache_salt: str | None
     speculation: Speculation = OFF
+    token_origins: bool = False
 
 
 def disk_cache(limits: Limits) -> DiskCache | None:
@@ -179,7 +181,7 @@ class Runtime:
                 field="stop_ids",
                 value=max(stop_ids),
             )
-        return Job(prompt_ids, output_type, params, stop_ids, options.cache_salt, speculation)
+        return Job(prompt_ids, output_type, params, stop_ids, options.cache_salt, speculation, options.token_origins)
 
     def prepare_stream(self, prompt: Prompt, spec: Any, options: CallOptions) -> Job:
         """As `prepare`, for a stream."""
@@ -276,6 +278,7 @@ class Runtime:
             frozenset(job.speculation.drafters),
             type_key=None if job.output_type.program is None else id(job.output_type.program),
             shares_output=job.speculation.share_outputs,
+            wants_origins=job.token_origins,
         )
         spoken = self._spoken(job.output_type, job.stop_ids)
         token_bytes = self._vocabulary(job.stop_ids, spoken).token_bytes if spoken else self.token_bytes

@@ -83,6 +83,11 @@ class SampleGuard:
         """Something was replaced."""
         return any(decision.outcome == "redact" for stream in self._streams for decision in stream.decisions)
 
+    @property
+    def is_edited(self) -> bool:
+        """Text was replaced after it was decoded, so that what is shown is not what the tokens spell."""
+        return any(stream.has_edited for stream in self._streams)
+
     def blocked(self) -> GuardBlocked | None:
         return None if self.stopped is None else self._session.blocked(self.stopped, "output")
 

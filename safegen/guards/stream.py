@@ -94,6 +94,12 @@ class GuardStream:
         if self._unit is not None and self.stopped is None:
             self._close(self._unit)
 
+    @property
+    def has_edited(self) -> bool:
+        """It has replaced something itself; what decoding has replaced does not count."""
+        open_ones = [] if self._unit is None else self._unit.decisions
+        return any(each.outcome == "redact" and not each.during_decoding for each in (*self.decisions, *open_ones))
+
     def _pass(self, pieces: Iterable[Piece]) -> str:
         released: list[str] = []
         for piece in pieces:

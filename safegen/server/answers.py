@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from safegen.async_llm import AsyncLLM
 from safegen.errors import SafegenError
@@ -23,7 +23,9 @@ from safegen.runtime import Runtime
 from safegen.server.admission import Lease
 from safegen.server.errors import api_error
 from safegen.server.translate import Call
+from safegen.stream import AsyncStream
 
+T = TypeVar("T")
 ShownEvent = DeltaEvent | FinalEvent[Any]
 
 
@@ -41,29 +43,37 @@ class Answers:
         self._has_bans = guards is not None and guards.bans() is not None
 
     async def compiled(self, call: Call, lease: Lease) -> Any:
-        """The output type of a call; under bans its spec, whose type the model's own cache has then.
+        """The output type of a call; under bans its spec, whose type the model's own cache has then. Raises ApiError
+        400 that names the field."""
+        return self.held(call, await self.compiled_type(call, lease))
 
-        It is made on threads of their own: a schema that is slow to compile holds up neither the event loop nor the
-        threads that other requests need, and of one key only one is compiled at a time. Raises ApiError 400 that names
-        the field.
-        """
+    def held(self, call: Call, output_type: OutputType[Any] | None) -> Any:
+        """What to ask the model for, of a call whose type is compiled."""
+        return call.spec if self._has_bans else output_type
+
+    async def compiled_type(self, call: Call, lease: Lease) -> OutputType[Any] | None:
+        """None: free text. Raises as `compiled`."""
         if call.spec is None:
             return None
+        try:
+            return await self.on_compiler(lease, lambda: self.runtime.compile(call.spec))
+        except SafegenError as error:
+            raise api_error(error, call.params) from error
+
+    async def on_compiler(self, lease: Lease, work: Callable[[], T]) -> T:
+        """What work returns, made on threads of their own: a schema that is slow to compile holds up neither the event
+        loop nor the threads that other requests need, and of one key there is only one at a time."""
         turn = lease.compiling
         await turn.acquire()
 
-        def ended(future: asyncio.Future[OutputType[Any]]) -> None:
+        def ended(future: asyncio.Future[T]) -> None:
             turn.release()  # not before the thread is free, also when the client has left
             if not future.cancelled():
                 future.exception()  # seen
 
-        future = asyncio.get_running_loop().run_in_executor(self._compilers, self.runtime.compile, call.spec)
+        future = asyncio.get_running_loop().run_in_executor(self._compilers, work)
         future.add_done_callback(ended)
-        try:
-            output_type = await asyncio.shield(future)
-        except SafegenError as error:
-            raise api_error(error, call.params) from error
-        return call.spec if self._has_bans else output_type
+        return await asyncio.shield(future)
 
     async def events(
         self, prompt: Prompt, spec: Any, call: Call, *, is_stream: bool
@@ -77,8 +87,7 @@ class Answers:
                 yield DeltaEvent(sample.text, index)
             yield FinalEvent(result)
             return
-        stream = self._llm.stream(prompt, spec, params=call.options.params, cache_salt=call.options.cache_salt)
-        async with stream as events:
+        async with AsyncStream(self.runtime, prompt, spec, call.options) as events:
             async for event in events:
                 if not isinstance(event, SnapshotEvent):
                     yield event

@@ -21,6 +21,7 @@ from safegen.server.batches import Batches
 from safegen.server.errors import ApiError
 from safegen.server.middleware import RequestIds
 from safegen.server.openapi import describe
+from safegen.server.playground.routes import playground_routes
 from safegen.server.replies import error_answer
 from safegen.server.routes import completion_routes, model_routes, state_routes
 from safegen.server.settings import ServerSettings
@@ -55,6 +56,8 @@ def create_app(llm: LLM | AsyncLLM | Runtime, settings: ServerSettings | None = 
     app.state.server = state
     for router in (completion_routes(state), model_routes(state), state_routes(state)):
         app.include_router(router)
+    if state.settings.playground:
+        app.include_router(playground_routes(state))
     if batches is not None:
         app.include_router(file_routes(state, batches))
         app.include_router(batch_routes(state, batches))

@@ -20,6 +20,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (8000)")
     parser.add_argument("--model-name", action="append", metavar="NAME", help="what requests call it; may be repeated")
     parser.add_argument("--data-dir", metavar="FOLDER", help="where files and batches are kept; none: no batches")
+    parser.add_argument("--no-playground", action="store_true", help="no page at /")
     parser.add_argument("--guards", metavar="FILE", help="guards of every request, as YAML or JSON; SAFEGEN_AUDIT_KEY")
     _add_access(parser)
     _add_limits(parser)
@@ -89,6 +90,7 @@ def _settings(arguments: argparse.Namespace) -> Any:
         drain_timeout_s=arguments.drain_timeout,
         cors_origins=tuple(arguments.cors_origin or ()),
         tool_format=arguments.tool_format,
+        playground=not arguments.no_playground,
     )
 
 
@@ -118,5 +120,7 @@ def _run(arguments: argparse.Namespace, settings: Any) -> int:
         app = create_app(llm, settings)
         host, port = listening.getsockname()[:2]
         print(f"safegen: {settings.model_names[0]} at http://{host}:{port}/v1", file=sys.stderr, flush=True)
+        if settings.playground:
+            print(f"safegen: playground at http://{host}:{port}/", file=sys.stderr, flush=True)
         asyncio.run(serve(make_server(app, settings), listening))
     return 0

@@ -23,7 +23,7 @@ class ServerSettings:
     max_messages, max_tools: of a chat request. compile_threads: output types that are compiled at once; of one key
     one at a time. cors_origins: pages that may call from a browser; none by default. tool_format: how the model
     writes tool calls. drain_timeout_s: for requests in work after SIGTERM. batch_window: rows of a batch in flight,
-    None is half of the engine's sequences.
+    None is half of the engine's sequences. playground: the page at `/`.
 
     Raises RequestError that names the setting and its value.
     """
@@ -46,6 +46,7 @@ class ServerSettings:
     tool_format: str = "hermes"
     drain_timeout_s: float = 30.0
     batch_window: int | None = None
+    playground: bool = True
     keyring: Keyring = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +64,8 @@ class ServerSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise self._wrong(name, "seconds above 0")
+        if not isinstance(self.playground, bool):
+            raise self._wrong("playground", "True or False")
         if "*" in self.cors_origins and self.keys:
             raise self._wrong("cors_origins", "the origins by name where there are keys")
         object.__setattr__(self, "keyring", Keyring(self.keys))
