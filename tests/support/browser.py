@@ -24,6 +24,8 @@ _FLAGS = (
     "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update", "--disable-extensions",
     "--disable-sync", "--no-default-browser-check", "--password-store=basic", "--force-color-profile=srgb",
 )  # fmt: skip
+_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowRight": 39, "ArrowDown": 40, "a": 65}
+_CODES = {" ": "Space", "a": "KeyA"}
 _FREE_FDS = 20  # above those that the browser wants its pipes at
 _WAIT_S = 60.0
 
@@ -84,13 +86,13 @@ class Browser:
         os.close(self._from)
         self._folder.cleanup()
 
-    def open(self, path: Path, *, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> None:
-        """A file, in a window of this width, until it has loaded."""
+    def open(self, page: Path | str, *, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> None:
+        """A file or a URL, in a window of this width, until it has loaded."""
         self.console.clear()
         self.requests.clear()
         self.look(width=width, scheme=scheme)
         self._loaded = False
-        self._send("Page.navigate", url=path.as_uri())
+        self._send("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         deadline = time.monotonic() + _WAIT_S
         while not self._loaded:
             self._read(deadline)
@@ -110,9 +112,29 @@ class Browser:
             raise AssertionError(json.dumps(found["exceptionDetails"], indent=1))
         return found["result"].get("value")
 
-    def press_tab(self) -> None:
-        for kind in ("rawKeyDown", "keyUp"):
-            self._send("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+    def wait_for(self, condition: str, within_s: float = 20.0) -> None:
+        """Until an expression is true. Raises AssertionError when it takes too long."""
+        deadline = time.monotonic() + within_s
+        while not self.evaluate(f"Boolean({condition})"):
+            assert time.monotonic() < deadline, f"never came true: {condition}"
+            time.sleep(0.02)
+
+    def press_tab(self, *, back: bool = False) -> None:
+        self.press("Tab", shift=back)
+
+    def press(self, key: str, *, ctrl: bool = False, shift: bool = False) -> None:
+        """One of the keys of `_KEYS`."""
+        code = {"key": key, "code": _CODES.get(key, key), "windowsVirtualKeyCode": _KEYS[key]}
+        modifiers = 2 * ctrl + 8 * shift
+        text = {"Enter": "\r", " ": " "}.get(key, "") if not ctrl else ""
+        self._send(
+            "Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", modifiers=modifiers, text=text, **code
+        )
+        self._send("Input.dispatchKeyEvent", type="keyUp", modifiers=modifiers, **code)
+
+    def type_text(self, text: str) -> None:
+        """Into what has the focus."""
+        self._send("Input.insertText", text=text)
 
     def screenshot(self, path: Path) -> None:
         """Of the whole page."""

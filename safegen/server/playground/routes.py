@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from safegen.server.admission import Lease
 from safegen.server.bodies import parse_body
+from safegen.server.errors import ApiError
 from safegen.server.playground.explain import Explaining, ExplainRequest
 from safegen.server.playground.page import page
 from safegen.server.playground.places import telling_places
@@ -25,7 +26,9 @@ def playground_routes(state: ServerState) -> APIRouter:
 
     def run(raw: bytes, cache_salt: str | None, lease: Lease) -> tuple[Work, float]:
         call = chat_call(parse_body(ChatRequest, raw), state.settings, cache_salt)
-        traced = replace(call, n=1, options=replace(call.options, token_origins=True))
+        if call.n != 1:
+            raise ApiError(400, "the playground shows one answer", param="n", code="invalid_value")
+        traced = replace(call, options=replace(call.options, token_origins=True))
         return TracedAnswer(state.answers, traced, lease).send, call.deadline_s
 
     def explain(raw: bytes, cache_salt: str | None, lease: Lease) -> tuple[Work, float]:

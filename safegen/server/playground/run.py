@@ -111,7 +111,7 @@ def guard_events(records: Sequence[AuditRecord]) -> list[dict[str, Any]]:
     """What the answer's reader may know of decisions: which guard, where in the value, by which rule; not which
     characters, nor their number or digest. Guards that let all pass come last, in an order that tells nothing."""
     acted = [record for record in records if record.action not in _QUIET]
-    known = {(record.guard, record.stage) for record in acted}
+    known = {(record.guard, "output" if record.stage == "decoding" else record.stage) for record in acted}
     quiet = {(record.stage, record.guard): record for record in records if (record.guard, record.stage) not in known}
     return [
         *(_guard_event(record, record.action, record.path, record.rule) for record in acted),
