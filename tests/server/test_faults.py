@@ -51,10 +51,12 @@ def request_bytes(body: dict[str, Any], path: str = CHAT) -> bytes:
     return head.encode() + raw
 
 
-def begun(server: Live, body: dict[str, Any], receive_buffer_bytes: int | None = None) -> socket.socket:
+def begun(
+    server: Live, body: dict[str, Any], receive_buffer_bytes: int | None = None, path: str = CHAT
+) -> socket.socket:
     """A connection whose stream has begun."""
     made = server.connect(receive_buffer_bytes)
-    made.sendall(request_bytes(body))
+    made.sendall(request_bytes(body, path))
     assert b"200 OK" in made.recv(256)
     return made
 
