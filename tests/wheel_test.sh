@@ -50,6 +50,7 @@ PYTHONPATH="" "$work/venv/bin/python" app.py
 echo '"Is water wet?"' > in.jsonl
 "$work/venv/bin/safegen" job in.jsonl out.jsonl --choice yes no --progress off --report report.html
 grep -q -- '--ground:' report.html # the page's style lies in the wheel too
+PYTHONPATH="" "$work/venv/bin/python" -c "from safegen.server.playground.page import page; assert b'new Client' in page().body"
 find "$work/venv" -maxdepth 4 -path '*site-packages*' \( -name engine -o -name kernels -o -name grammars \) -print | grep . && {
   echo "wheel test: a generic name landed in site-packages" >&2
   exit 1

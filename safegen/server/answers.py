@@ -87,7 +87,7 @@ class Answers:
                 yield DeltaEvent(sample.text, index)
             yield FinalEvent(result)
             return
-        async with AsyncStream(self.runtime, prompt, spec, call.options) as events:
+        async with AsyncStream[Any](self.runtime, prompt, spec, call.options) as events:
             async for event in events:
                 if not isinstance(event, SnapshotEvent):
                     yield event

@@ -44,6 +44,7 @@
     source.rows = { json_schema: 15, tools: 15, grammar: 11, choice: 5, regex: 3, text: 1 }[name];
     for (const radio of document.querySelectorAll("#kinds input")) radio.checked = radio.value === name;
     showSourceError(null);
+    byId("why").replaceChildren();
   }
 
   function chooseKind(name) {
@@ -102,7 +103,9 @@
     const common = { model: byId("model").value, messages };
     for (const [id, name] of [["temperature", "temperature"], ["max-tokens", "max_completion_tokens"], ["seed", "seed"]]) {
       const field = byId(id);
-      if (!field.validity.valid) throw new SourceError(`${field.parentElement.textContent.trim()}: ${field.validationMessage}`);
+      if (!field.validity.valid) {
+        throw new SourceError(`${field.parentElement.textContent.trim()}: ${field.validationMessage}`, null, field);
+      }
       if (field.value !== "") common[name] = Number(field.value);
     }
     return common;
@@ -115,7 +118,7 @@
 
   function told(error) {
     if (error instanceof SourceError) {
-      showSourceError(error);
+      notSent(error);
       setStatus("bad", "Not sent");
       return;
     }
@@ -123,6 +126,17 @@
     byId("failure").replaceChildren(...failureContent(error, showPlace));
     byId("failure").hidden = false;
     setStatus("bad", error instanceof ServerError ? "Refused" : "Not reached");
+  }
+
+  function notSent(error) {
+    if (error.field === null) {
+      showSourceError(error);
+      return;
+    }
+    error.field.closest("details").open = true;
+    error.field.focus();
+    byId("failure").replaceChildren(element("b", "", "Not sent"), element("p", "", error.message));
+    byId("failure").hidden = false;
   }
 
   function setStatus(state, text) {
@@ -136,6 +150,7 @@
     if (running) return;
     let body;
     showSourceError(null);
+    byId("failure").hidden = true;
     try {
       body = bodyWith({});
     } catch (error) {
@@ -156,7 +171,6 @@
 
   function begin() {
     running = new AbortController();
-    byId("failure").hidden = true;
     for (const id of ["facts", "guards", "findings", "calls"]) byId(id).hidden = true;
     byId("guard-list").replaceChildren();
     view.clear(kind === "json_schema");
@@ -247,7 +261,7 @@
     } catch (error) {
       if (error instanceof SourceError) {
         why.replaceChildren();
-        showSourceError(error);
+        notSent(error);
         return;
       }
       if (error instanceof ServerError && error.status === 401) askForKey();
@@ -324,8 +338,10 @@
   byId("preset").addEventListener("change", (event) => event.target.value !== "own" && choosePreset(Number(event.target.value)));
   byId("source").addEventListener("input", () => {
     byId("preset").value = "own";
+    byId("why").replaceChildren();
     if (!byId("source-error").hidden) showSourceError(null);
   });
+  byId("text").addEventListener("input", () => byId("why").replaceChildren());
   byId("run").addEventListener("click", run);
   byId("cancel").addEventListener("click", cancel);
   byId("explain").addEventListener("click", explainText);

@@ -44,13 +44,12 @@ const GUARD_LOOKS = { allow: "good", redact: "edit", restore: "edit", block: "ba
 function guardRecord(event) {
   const where = event.stage === "input" ? "in the prompt" : event.stage === "decoding" ? "while decoding" : "in the answer";
   const rule = event.rule ? [" found ", element("code", "", event.rule)] : [""];
-  const path = event.path === "$" ? "" : ` at ${event.path}`;
+  const path = event.path === "$" || event.stage === "input" ? "" : ` at ${event.path}`;
   const [value, unit] = milliseconds(event.milliseconds);
   return element(
     "li", "",
     element("span", `badge ${GUARD_LOOKS[event.action] || ""}`, event.action),
-    element("span", "", element("b", "", event.guard), ...rule, ` ${where}${path}`),
-    element("span", "help", `${value}${unit}`),
+    element("span", "", element("b", "", event.guard), ...rule, ` ${where}${path}`, element("span", "help", `${value}${unit}`)),
   );
 }
 
@@ -111,8 +110,7 @@ function findingRecords(findings, onShow) {
     element(
       "li", "",
       element("span", `badge ${each.handling === "enforced" ? "good" : ""}`, each.handling),
-      placeButton(each, onShow),
-      element("span", "help", each.note),
+      element("span", "", placeButton(each, onShow), element("span", "help", each.note)),
     ),
   );
 }

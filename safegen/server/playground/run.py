@@ -112,7 +112,8 @@ def guard_events(records: Sequence[AuditRecord]) -> list[dict[str, Any]]:
     characters, nor their number or digest. Guards that let all pass come last, in an order that tells nothing."""
     acted = [record for record in records if record.action not in _QUIET]
     known = {(record.guard, "output" if record.stage == "decoding" else record.stage) for record in acted}
-    quiet = {(record.stage, record.guard): record for record in records if (record.guard, record.stage) not in known}
+    silent = [record for record in records if record.action in _QUIET and (record.guard, record.stage) not in known]
+    quiet = {(record.stage, record.guard): record for record in silent}
     return [
         *(_guard_event(record, record.action, record.path, record.rule) for record in acted),
         *(_guard_event(quiet[name], "allow", "$", None) for name in sorted(quiet)),

@@ -3,9 +3,11 @@
 // JSON is passed on as it was typed, character for character, since reading and writing it again would change numbers.
 
 class SourceError extends Error {
-  constructor(message, range = null) {
+  /** range: what is wrong in the output type's text. field: another field that is wrong. */
+  constructor(message, range = null, field = null) {
     super(message);
     this.range = range;
+    this.field = field;
   }
 }
 
