@@ -24,11 +24,14 @@ from safegen.tools import Tools
 from safegen.types import Choice, Grammar, JsonSchema, Regex, Think
 
 if TYPE_CHECKING:
+    from safegen.grammars.matcher import Program
     from safegen.grammars.rejection import Rejection
 
 _RELAXED: dict[str, str] = {"whitespace": "flexible", "property_order": "any", "spelling": "any"}
 _SHOWN_CHARS = 12
 _DEADLINES = 2  # of compiling, that an explanation may take before it stops looking closer
+_FIRST_BYTES, _GROWTH = 64, 1.4
+_MOST_LONGER = 8.0  # times as long as for the piece before: 1.4 ** 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +86,16 @@ def explain(spec: Any, text: str, *, limits: Limits | None = None, **options: An
     spec: any output type; of one that is compiled already only the byte and the expectations are known. options: as in
     `safegen.matches`, which says True exactly where `accepted` is.
 
-    Raises SchemaError or GrammarError for a type that cannot be served (or a text whose automaton passes `limits`), and
-    RequestError for an option that does not exist or a text that is not a str.
+    Raises SchemaError or GrammarError for a type that cannot be served (or a text whose automaton passes `limits`, or
+    that takes too long to judge, as with a very ambiguous grammar), and RequestError for an option that does not exist
+    or a text that is not a str.
     """
     require_text(text)
     asked, limits = options_of(spec, options), limits if limits is not None else Limits()
     until = monotonic() + _DEADLINES * limits.compile_deadline_s
     encoded, surrogate = _encoded(text)
     try:
-        rejection = _rejected(spec, limits, asked, encoded)
+        rejection = _rejected(spec, limits, asked, encoded, until)
     except LimitExceeded as error:
         raise SchemaError(f"this text cannot be judged: {error}", hint="Raise Limits(max_states=...).") from error
     if surrogate is not None and (rejection is None or rejection.byte == len(encoded)):
@@ -104,13 +108,33 @@ def explain(spec: Any, text: str, *, limits: Limits | None = None, **options: An
     return Explanation(False, rejection.byte, places, rejection.expected, found, _reason(rejection, found, written))
 
 
-def _rejected(spec: Any, limits: Limits, asked: SchemaOptions | None, text: bytes) -> Rejection | None:
+def _rejected(spec: Any, limits: Limits, asked: SchemaOptions | None, text: bytes, until: float) -> Rejection | None:
     from safegen.grammars.origins import Origins
     from safegen.grammars.rejection import rejection_of
 
     origins = Origins()
     program = compile_type(spec, limits, asked, origins=origins).program
-    return None if program is None else rejection_of(program, origins, text)
+    if program is None:
+        return None
+    _check_time(program, text, until)
+    return rejection_of(program, origins, text)
+
+
+def _check_time(program: Program, text: bytes, until: float) -> None:
+    """Raises SchemaError where judging the text would take too long; nothing can be stopped once it is at work, so
+    pieces of it are judged first, each somewhat longer than the one before."""
+    num_bytes = _FIRST_BYTES
+    while num_bytes < len(text):
+        started = monotonic()
+        if program.longest_prefix(text[:num_bytes]) < num_bytes:
+            return
+        now = monotonic()
+        if now + _MOST_LONGER * (now - started) > until:
+            raise SchemaError(
+                f"a text of {len(text):,} bytes takes too long to judge",
+                hint="Shorten it, make the grammar less ambiguous, or raise Limits(compile_deadline_s=...).",
+            )
+        num_bytes = int(_GROWTH * num_bytes)
 
 
 def _encoded(text: str) -> tuple[bytes, str | None]:
@@ -136,7 +160,8 @@ class _Asked:
         left_s = self.until - monotonic()
         if left_s <= 0:
             raise SchemaError("no time is left")
-        return _rejected(self.spec, replace(self.limits, compile_deadline_s=left_s), options, self.text)
+        limits = replace(self.limits, compile_deadline_s=left_s)
+        return _rejected(self.spec, limits, options, self.text, self.until)
 
 
 def _as_written(asked: _Asked, rejection: Rejection) -> tuple[list[str], Rejection]:

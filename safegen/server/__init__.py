@@ -5,6 +5,8 @@ A request passes, in this order: `middleware` (id, log, counts) -> `auth` (who) 
 type and parameters of the SDK) -> `answers` (the engine's events) -> `choices` and `shapes` (OpenAI's deltas and
 messages) -> `replies` (one JSON document, or server-sent events, for as long as the client is there).
 
+The page at `/` (`playground`) asks through the same steps as any client.
+
 Invariants:
 
 - A message that is not streamed is the fold of the deltas that its stream would have sent: both come from `choices`.

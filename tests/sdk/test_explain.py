@@ -4,13 +4,14 @@ stand there. Cases are small so that each says one thing."""
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
 
 import safegen
-from safegen import Blamed, Choice, Explanation, Grammar, JsonSchema, Regex, SchemaError, Think, Tools
+from safegen import Blamed, Choice, Explanation, Grammar, JsonSchema, Limits, Regex, SchemaError, Think, Tools
 from safegen.output_type import compile_type
 from tests.support.suites import constraint_cases
 
@@ -274,6 +275,17 @@ def test_a_type_that_cannot_be_served_raises() -> None:
         safegen.explain(JsonSchema({"pattern": "("}), "x")
     with pytest.raises(safegen.RequestError, match="nonsense"):
         safegen.explain(JsonSchema(PERSON), "x", nonsense=1)
+
+
+def test_a_text_that_takes_too_long_to_judge_is_refused_in_time() -> None:
+    ambiguous = Grammar('start: a\na: a a | "x" | a "y" a\n')
+    limits = Limits(compile_deadline_s=0.3)
+    started = time.monotonic()
+    with pytest.raises(SchemaError, match="takes too long to judge"):
+        safegen.explain(ambiguous, "x" * 3000, limits=limits)
+    assert time.monotonic() - started < 3, "to its end it would take minutes"
+    for text, byte in (("x" * 100 + "z", 100), ("xz" + "x" * 3000, 1)):
+        assert safegen.explain(ambiguous, text, limits=limits).byte == byte
 
 
 def test_an_explanation_agrees_with_the_verdict_on_every_case() -> None:

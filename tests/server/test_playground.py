@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from safegen.cli import _parser
 from safegen.errors import RequestError
 from safegen.guards import Guards
 from safegen.server.auth import ApiKey, key_digest
+from safegen.server.command import _settings
 from safegen.server.playground.explain import MAX_TEXT_CHARACTERS
 from safegen.server.playground.page import page
 from tests.server.harness import ASK, KEY, InProcess, live, served, settings, slow_runtime, wait_for_blocks
@@ -82,6 +84,8 @@ def test_the_page_takes_no_key_and_can_be_left_out() -> None:
         for path in (RUN, EXPLAIN):
             assert (await server.post(path, ASK)).status_code == 404
 
+    for given, expected in ((["serve"], True), (["serve", "--no-playground"], False)):
+        assert _settings(_parser().parse_args(given)).playground is expected
     served(shown, keys=(ApiKey("one", key_digest(KEY)),))
     served(left_out, playground=False)
     with pytest.raises(RequestError, match="playground"):

@@ -165,6 +165,7 @@
       if (controller.signal.aborted) setStatus("open", `Cancelled after ${count(view.spans.length, "token")}`);
       else told(error);
     } finally {
+      controller.abort();
       end();
     }
   }

@@ -36,7 +36,6 @@ def page() -> Page:
         "content-security-policy": policy,
         "cache-control": "no-cache",
         "referrer-policy": "no-referrer",
-        "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
     }
     return Page(markup.encode(), headers)
