@@ -190,6 +190,18 @@ def test_garbage_is_refused_and_costs_nothing() -> None:
     served(body)
 
 
+def test_a_prompt_that_is_too_long_is_an_error_in_the_stream() -> None:
+    async def body(server: InProcess) -> None:
+        asked = {**ASK, "messages": [{"role": "user", "content": "x" * 3000}]}
+        lines = (await server.post(RUN, asked)).text.split("\n\n")
+        assert json.loads(lines[0].removeprefix("data: "))["type"] == "type"
+        error = json.loads(lines[1].removeprefix("data: "))["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+        assert "[DONE]" not in "".join(lines)
+
+    served(body)
+
+
 def test_a_client_that_leaves_cancels_its_run() -> None:
     with live(slow_runtime(0.005)) as server:
         made = begun(server, {**ASK, "max_tokens": 1500, "min_tokens": 1500}, path=RUN)

@@ -61,6 +61,8 @@
     const preset = PRESETS[number];
     byId("preset").value = String(number);
     byId("source").value = preset.source;
+    byId("source").setSelectionRange(0, 0);
+    byId("source").scrollTop = 0;
     const prompt = byId("prompt");
     const text = byId("text");
     if (prompt.value === "" || PRESETS.some((each) => each.prompt === prompt.value)) prompt.value = preset.prompt;

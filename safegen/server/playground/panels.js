@@ -26,9 +26,9 @@ function timingTiles(final, compileMs) {
   if (usage.completion_tokens > 1 && decodeMs > 0) {
     tiles.push(tile("Speed", ((1000 * (usage.completion_tokens - 1)) / decodeMs).toFixed(0), " tokens/s"));
   }
-  if (usage.forwards > 0) tiles.push(tile("Tokens a forward", (usage.completion_tokens / usage.forwards).toFixed(2)));
+  if (usage.forwards > 0) tiles.push(tile("Tokens/forward", (usage.completion_tokens / usage.forwards).toFixed(2)));
   tiles.push(tile("Masks", ...milliseconds(timings.mask_ms)));
-  if (compileMs > 0) tiles.push(tile("Compiling the type", ...milliseconds(compileMs)));
+  if (compileMs > 0) tiles.push(tile("Compiling", ...milliseconds(compileMs)));
   return tiles;
 }
 
@@ -78,11 +78,13 @@ const TITLES = {
   invalid_output: "No valid answer was found",
 };
 
+const MESSAGES = { invalid_api_key: "Type it into the field above; it stays in this page’s memory." };
+
 function failureContent(error, onShow) {
   const told = error.told || {};
   const place = told.place || null;
   const title = TITLES[told.code] || (error instanceof ServerError ? "The request was refused" : "The server cannot be reached");
-  const shown = [element("b", "", title), element("p", "", (place && place.reason) || error.message)];
+  const shown = [element("b", "", title), element("p", "", MESSAGES[told.code] || (place && place.reason) || error.message)];
   if (place && place.pointer !== undefined) shown.push(element("p", "", "At ", placeButton(place, onShow)));
   else if (place && place.line) {
     const button = element("button", "link", `line ${place.line}${place.column ? `, column ${place.column}` : ""}`);
