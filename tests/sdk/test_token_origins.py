@@ -13,7 +13,7 @@ from safegen.origins import OriginTrack, TokenSpan
 from safegen.runtime import CallOptions, Runtime
 from safegen.stream import Stream
 from safegen.types import JsonSchema, Regex
-from tests.support.guards import Email, Ssn
+from tests.support.guards import Email, Ssn, Word
 from tests.support.sdk_fakes import ScriptedBackend, make_runtime
 
 PERSON = {
@@ -137,6 +137,16 @@ def test_events_are_the_same_whatever_a_guard_has_hidden(on_fail: Any) -> None:
     assert "".join(text for text, _ in told) == "it is ", "nothing is told from the edit on"
     whole = "".join(text for text, _ in seen[0])
     assert whole == ("it is [SSN] and [EMAIL] of hers" if on_fail == "redact" else "it is ")
+
+
+def test_a_replacement_that_begins_as_what_it_replaces_is_told_of_as_little() -> None:
+    guards = Guards([Word("[a", on_fail="redact")])
+    runtime = make_runtime(ScriptedBackend("so [a it is"), guards=guards)
+    told = spelled(deltas(runtime, None, temperature=0.0))
+    whole = "".join(text for text, _ in told)
+    assert whole == "so [A] it is"
+    assert "".join(text for text, origin in told if origin) == "so "
+    runtime.close()
 
 
 def test_a_placeholder_that_decoding_has_forced_is_forced_and_the_rest_is_told() -> None:
