@@ -5,8 +5,9 @@
     head               = vocabulary * hidden      (the embedding is as large; a tied one is the head)
 
 Norms and biases are left out of products, and are in the bytes of files that are there. A folder with a config alone
-counts by its parameters and its dtype. `cpu_bytes` is what the native kernels keep: they pack quantized blocks in
-records of their own (kernels/cpu/packed.hpp), as large as the file's for most types.
+counts by its parameters and its dtype, of a quantized one by the settings in its config. `cpu_bytes` is what the native
+kernels keep: they pack quantized blocks in records of their own (kernels/cpu/packed.hpp), as large as the file's for
+most types.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def measure_model(path: str | Path, quantization: Quantization | None = None, *,
     if checkpoint.file is not None:
         by_part = _gguf_bytes(checkpoint, quantization, packed)
     else:
-        by_part = _folder_bytes(checkpoint, quantization)
+        by_part = _folder_bytes(checkpoint, quantization, packed)
     total = sum(sum(kinds.values()) for kinds in by_part.values())
     shares: dict[str, float] = {}
     for kinds in by_part.values():
@@ -140,13 +141,21 @@ def _kept(
     return chosen, count * _QUANTIZED_512[chosen] // 512
 
 
-def _folder_bytes(checkpoint: Checkpoint, quantization: Quantization | None) -> dict[str, Kinds]:
-    config, kind = checkpoint.config, float_kind(checkpoint)
-    element_bytes = TENSOR_BYTES[kind]
+def layer_kind(checkpoint: Checkpoint) -> str:
+    """The kind of most of a folder's layers as the native kernels take them."""
+    return checkpoint.quantized.block_kind if checkpoint.quantized is not None else float_kind(checkpoint)
+
+
+def _folder_bytes(checkpoint: Checkpoint, quantization: Quantization | None, packed: bool) -> dict[str, Kinds]:
+    config, quantized = checkpoint.config, checkpoint.quantized
     head, layers = _head_parameters(config), config.num_layers * parameters_a_layer(config)
 
     def kept(count: int, is_vocabulary: bool) -> Kinds:
-        name, num_bytes = _kept(kind, count, count * element_bytes, quantization, is_vocabulary)
+        if quantized is not None and not is_vocabulary and not packed:
+            return {f"{quantized.method} {quantized.stored_bits} bits": count * quantized.stored_bits // 8}
+        kind = float_kind(checkpoint) if is_vocabulary else layer_kind(checkpoint)
+        num_bytes = count * TENSOR_BYTES[kind] // TENSOR_ELEMENTS[kind]
+        name, num_bytes = _kept(kind, count, num_bytes, quantization, is_vocabulary)
         return {name: num_bytes}
 
     norms = (2 * config.num_layers + 1) * config.hidden_size * 4
@@ -158,4 +167,4 @@ def _folder_bytes(checkpoint: Checkpoint, quantization: Quantization | None) -> 
     }
 
 
-__all__ = ["ModelSize", "float_kind", "measure_model", "parameters_a_layer"]
+__all__ = ["ModelSize", "float_kind", "layer_kind", "measure_model", "parameters_a_layer"]

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from safegen.engine.backend import ForwardBatch
 from safegen.engine.config import KvCacheDtype
-from safegen.engine.model_size import TENSOR_BYTES, TENSOR_ELEMENTS, float_kind, parameters_a_layer
+from safegen.engine.model_size import TENSOR_BYTES, TENSOR_ELEMENTS, float_kind, layer_kind, parameters_a_layer
 from safegen.engine.models.config import ModelConfig
 from safegen.engine.models.loader import Checkpoint, build_model, open_checkpoint
 from safegen.engine.models.native import fused
@@ -104,13 +104,15 @@ class _ConstantWeights:
         self.path = checkpoint.config.path
         self._file = checkpoint.file
         self._float_kind = "" if checkpoint.file is not None else float_kind(checkpoint)
+        self._layer_kind = "" if checkpoint.file is not None else layer_kind(checkpoint)
 
     def __contains__(self, name: str) -> bool:
         return self._file is not None and name in self._file.tensors
 
     def kind(self, name: str) -> str:
         tensor = None if self._file is None else self._file.tensors.get(name)
-        return tensor.kind if tensor is not None else self._float_kind or "f16"
+        folder_kind = self._layer_kind if name.startswith("blk.") else self._float_kind
+        return tensor.kind if tensor is not None else folder_kind or "f16"
 
     def weight(self, name: str, shape: tuple[int, int]) -> Weight:
         kind = self.kind(name)

@@ -9,7 +9,7 @@ Shapes: tokens of all sequences of a step lie packed one after the other ("ragge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from torch import Tensor
@@ -19,19 +19,40 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Scales:
+    """What the digits [out, in] of a quantized checkpoint are multiplied with: number = digit * scale.
+
+    scale: floats [out, groups]. group: neighbouring inputs that share a scale. group_of: int64 [in], the group of each
+    input where groups are not neighbours (GPTQ's act-order), else None.
+    """
+
+    scale: Tensor
+    group: int
+    group_of: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """A two-dimensional weight as it lies in the file, or packed by a backend.
 
     kind: "f32" | "f16" | "bf16", a GGUF block type ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"),
-    or a name private to the backend that packed it. shape: (out_features, in_features). data: floats [out, in], or
-    the raw uint8 blocks [out, bytes per row] in file layout (a view of the memory-mapped file where possible).
-    packed: whatever a backend's `prepare` made of it.
+    "int4" | "int8" | "fp8" of a quantized checkpoint, or a name private to the backend that packed it. shape:
+    (out_features, in_features). data: floats [out, in], or the raw uint8 blocks [out, bytes per row] in file layout (a
+    view of the memory-mapped file where possible), or the digits [out, in] less their zero points beside `scales`: int8
+    (int16 where 8 bits and a zero point do not fit) or float8_e4m3fn. packed: whatever a backend's `prepare` made of
+    it.
     """
 
     kind: str
     shape: tuple[int, int]
     data: Tensor
     packed: Any = None
+    scales: Scales | None = None
+
+    def rows(self, start: int, stop: int) -> Weight:
+        """The outputs start .. stop of a weight that is not packed, as a view."""
+        scales = None if self.scales is None else replace(self.scales, scale=self.scales.scale[start:stop])
+        return Weight(self.kind, (stop - start, self.shape[1]), self.data[start:stop], None, scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,4 +206,4 @@ def ops(name: str, quantization: Quantization | None = None) -> Ops:
     raise ValueError(f"no kernels named {name!r}; choose 'reference' or 'cpu'")
 
 
-__all__ = ["AttentionPlan", "KvLayer", "Ops", "Quantization", "RowSettings", "Shape", "Weight", "ops"]
+__all__ = ["AttentionPlan", "KvLayer", "Ops", "Quantization", "RowSettings", "Scales", "Shape", "Weight", "ops"]

@@ -1,8 +1,9 @@
 """Int4 weights with groups: read from AWQ and GPTQ tensors, packed once for the kernels, and back to numbers.
 
 A weight is (q - zero) * scale with a scale and a zero a group of inputs and an output. Checkpoints pack eight 4-bit
-numbers into an int32: AWQ along the outputs, in the order 0, 4, 1, 5, 2, 6, 3, 7; GPTQ along the inputs, in order, its
-zeros along the outputs. GPTQ v1 stores zero - 1 (v2 the zero); with act-order `g_idx` tells the group of each input.
+numbers into an int32: AWQ along the outputs, numbers 0 .. 7 at the nibbles 0, 4, 1, 5, 2, 6, 3, 7; GPTQ along the
+inputs, in order, its zeros along the outputs. GPTQ v1 stores zero - 1 (v2 the zero); with act-order `g_idx` tells the
+group of each input.
 
 Packed here: tiles of 128 inputs. Word j of the 16 words of a tile and output holds the inputs 16 * p + j of the tile,
 p = 0 .. 7, at bits 4 * p: so a shift by 4 * p gives 16 neighbouring inputs, which meet 16 neighbouring numbers of x
@@ -19,7 +20,7 @@ from torch import Tensor
 
 TILE_INPUTS = 128
 _WORDS = 16  # int32 of a tile and output
-_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+AWQ_NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)  # at which nibble of a word each of its eight numbers lies
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,10 @@ def pack_int4(digits: Tensor, scale: Tensor, zero: Tensor, group: int, order: Te
 def int4_from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Int4Weight:
     """qweight: int32 [in, out / 8]; qzeros: int32 [groups, out / 8]; scales: fp16 [groups, out]."""
     return pack_int4(
-        _nibbles(qweight, _AWQ_ORDER), scales, _nibbles(qzeros, _AWQ_ORDER), qweight.shape[0] // scales.shape[0]
+        unpack_words(qweight, places=AWQ_NIBBLES),
+        scales,
+        unpack_words(qzeros, places=AWQ_NIBBLES),
+        qweight.shape[0] // scales.shape[0],
     )
 
 
@@ -69,8 +73,8 @@ def int4_from_gptq(
 
     ValueError for a g_idx whose groups are not of one size.
     """
-    digits = _nibbles(qweight.T.contiguous(), range(8)).T
-    zero = _nibbles(qzeros, range(8)) + (1 if version == 1 else 0)
+    digits = unpack_words(qweight.T).T
+    zero = unpack_words(qzeros) + (1 if version == 1 else 0)
     num_inputs, groups = len(digits), len(scales)
     group = num_inputs // groups
     if g_idx is None or torch.equal(g_idx.long(), torch.arange(num_inputs, device=g_idx.device) // group):
@@ -94,11 +98,16 @@ def dequantize_int4(weight: Int4Weight) -> Tensor:
     return numbers.T.contiguous()
 
 
-def _nibbles(packed: Tensor, order: range | tuple[int, ...]) -> Tensor:
-    """int32 [rows, columns / 8] -> int32 [rows, columns]; number i of a word lies at nibble order.index(i)."""
-    place = [list(order).index(number) for number in range(8)]
-    shift = 4 * torch.tensor(place, dtype=torch.int32, device=packed.device)
-    return ((packed.unsqueeze(-1) >> shift) & 15).flatten(1)
+def unpack_words(words: Tensor, bits: int = 4, places: tuple[int, ...] | None = None) -> Tensor:
+    """int32 [rows, words] -> uint8 [rows, words * 32 / bits]; number i of a word lies at place places[i], None: i."""
+    count, mask = 32 // bits, (1 << bits) - 1
+    numbers = torch.empty((*words.shape, count), dtype=torch.uint8, device=words.device)
+    for number, place in enumerate(places or range(count)):
+        numbers[..., number] = (words >> (bits * place)) & mask
+    return numbers.flatten(1)
 
 
-__all__ = ["TILE_INPUTS", "Int4Weight", "dequantize_int4", "int4_from_awq", "int4_from_gptq", "pack_int4"]
+__all__ = [
+    "AWQ_NIBBLES", "TILE_INPUTS", "Int4Weight", "dequantize_int4", "int4_from_awq", "int4_from_gptq", "pack_int4",
+    "unpack_words",
+]  # fmt: skip

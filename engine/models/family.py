@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 
@@ -17,7 +18,7 @@ from safegen.engine.models.config import Fields, ModelConfig
 from safegen.engine.models.layers import Attention, DecoderLayer, GatedMlp, Linear, Norm
 from safegen.engine.models.rope import RopeTable
 from safegen.engine.weights import WeightSource
-from safegen.kernels.api import Ops, Weight
+from safegen.kernels.api import Ops
 
 # Where the decoder sits in a checkpoint: causal LM, bare model, and the two nestings of multimodal checkpoints.
 HF_PREFIXES = ("model.", "", "model.language_model.", "language_model.model.")
@@ -81,8 +82,7 @@ class LayerReader:
     def linears(self, role: str, out_features: tuple[int, ...], in_features: int) -> list[Linear]:
         """A projection, or several that the checkpoint stores on top of each other, split by rows."""
         stored = self.source.weight(self._name(role), (sum(out_features), in_features))
-        parts = torch.split(stored.data, list(out_features))
-        weights = [Weight(stored.kind, (len(part), in_features), part) for part in parts]
+        weights = [stored.rows(stop - count, stop) for count, stop in zip(out_features, accumulate(out_features))]
         bias_name = self._name(role, "bias")
         if bias_name not in self.source:
             return [Linear(self.ops.prepare(weight)) for weight in weights]

@@ -35,10 +35,6 @@ def read_json(path: Path) -> Mapping[str, Any]:
 
 def base_config(fields: Fields, architecture: str) -> ModelConfig:
     """What all families share; a family replaces what it does otherwise."""
-    if fields.get("quantization_config") is not None:
-        fields.fail(
-            "quantization_config", "is set: quantized safetensors are not served", "use fp32, fp16, bf16 or GGUF"
-        )
     activation = fields.text("hidden_act", "silu")
     if activation != "silu":
         fields.fail("hidden_act", f"is {activation!r}; {architecture} is served with 'silu'")

@@ -21,6 +21,8 @@ from safegen.engine.models.family import Family, LayerReader
 from safegen.engine.models.hf_config import CONFIG_FILE, read_json
 from safegen.engine.models.layers import Decoder, Linear, Norm
 from safegen.engine.models.rope import RopeTable
+from safegen.engine.quantized.base import QuantizedFormat
+from safegen.engine.quantized.detect import find_format
 from safegen.engine.weights import GgufWeights, SafetensorsWeights, WeightSource
 from safegen.errors import ModelLoadError
 from safegen.kernels.api import Ops
@@ -40,11 +42,12 @@ class Checkpoint:
     family: Family
     config: ModelConfig
     file: GgufFile | None
+    quantized: QuantizedFormat | None = None
 
     def source(self) -> WeightSource:
         if self.file is not None:
             return GgufWeights(self.file)
-        return SafetensorsWeights(Path(self.config.path).parent, self.family.hf_name)
+        return SafetensorsWeights(Path(self.config.path).parent, self.family.hf_name, self.quantized)
 
 
 def read_config(path: str | Path) -> ModelConfig:
@@ -101,7 +104,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     model_type = fields.text("model_type")
     for family in FAMILIES:
         if model_type in family.model_types:
-            return Checkpoint(family, family.from_hf(fields), None)
+            return Checkpoint(family, family.from_hf(fields), None, find_format(fields))
     raise _unknown_architecture(model_type, fields.path, sorted(t for f in FAMILIES for t in f.model_types))
 
 

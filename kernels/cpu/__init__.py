@@ -4,7 +4,8 @@ Quantized weights are packed once, by `prepare`, for integer dot products, and m
 on the way: each row, each 32 inputs, to int8 with a scale of their own (kernels/cpu/packed.hpp has the layout and the
 arithmetic; `kernels.quant.round_trip_activations` and a plain product are the twin). That is llama.cpp's arithmetic,
 and about as close to the dequantized model. Float weights are used as they lie in the file and multiply fp32
-activations.
+activations. Weights of AWQ, GPTQ and INT8 checkpoints become GGUF blocks of the same digits, FP8 ones fp16 (kernels.
+scaled says which and why); of a GPTQ weight with act-order the inputs are sorted, and x with them in each product.
 
 Bitwise row independence: a row of any result has the same bits alone, in any batch, with any number of threads, however
 a prompt was cut into chunks and wherever its keys lie in the cache. Sums run in a fixed order that depends on the row's
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from torch.utils import dlpack
 
 from safegen import _native
 from safegen.kernels.api import AttentionPlan, KvLayer, Quantization, Weight
+from safegen.kernels.scaled import as_blocks, as_half, sort_inputs
 
 # The plain function: Tensor.__dlpack__ takes ten times as long, and a decoding step crosses over a thousand times.
 _to_dlpack: Callable[[Tensor], Any] = dlpack.to_dlpack  # type: ignore[attr-defined]
@@ -80,6 +82,14 @@ def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class SortedInputs:
+    """`Weight.packed` of a weight whose inputs are not in the model's order. order: int64 [in], which comes where."""
+
+    native: _native.CpuWeight
+    order: Tensor
+
+
 class CpuOps:
     """`Ops` on the CPU. Instances of the same options are interchangeable and safe to share between threads.
 
@@ -101,6 +111,8 @@ class CpuOps:
 
         Of a packed weight `data` is left empty: nothing holds the file's bytes any more.
         """
+        if weight.scales is not None:
+            return self._prepare_scaled(weight, vocabulary)
         data, dtype = weight.data, _FLOAT_DTYPES.get(weight.kind, torch.uint8)
         if data.dtype != dtype:
             raise ValueError(f"weight.data: kind {weight.kind!r} needs {dtype}, got {data.dtype}")
@@ -114,19 +126,32 @@ class CpuOps:
         packed = _native.CpuWeight(weight.kind, raw, out_features, in_features, form)
         return replace(weight, packed=packed, data=data.new_empty(0) if packed.is_packed else data)
 
+    def _prepare_scaled(self, weight: Weight, vocabulary: bool) -> Weight:
+        """As blocks of the same digits where there are such, else as halves, which are quantized like other floats."""
+        kept = sort_inputs(weight)
+        blocks = None if kept is None else as_blocks(kept.weight)
+        if kept is None or blocks is None:
+            return self.prepare(as_half(weight), vocabulary=vocabulary)
+        prepared = self.prepare(blocks, vocabulary=vocabulary)
+        if kept.order is None:
+            return prepared
+        return replace(prepared, packed=SortedInputs(prepared.packed, kept.order))
+
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        handle, order = self._handle(weight)
+        if order is not None:
+            x = x.index_select(1, order)
         out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
-        _native.cpu_linear(
-            _array(x, "x"), self._handle(weight), None if bias is None else _array(bias, "bias"), _to_dlpack(out)
-        )
+        _native.cpu_linear(_array(x, "x"), handle, _optional(bias, "bias"), _to_dlpack(out))
         return out
 
     def embedding(self, ids: Tensor, weight: Weight) -> Tensor:
         if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
             raise ValueError(f"ids: must be of an integer type, got {ids.dtype}")
+        handle, order = self._handle(weight)
         out = torch.empty((ids.shape[0], weight.shape[1]), dtype=torch.float32)
-        _native.cpu_embedding(_array(_typed(ids, torch.int64), "ids"), self._handle(weight), _to_dlpack(out))
-        return out
+        _native.cpu_embedding(_array(_typed(ids, torch.int64), "ids"), handle, _to_dlpack(out))
+        return out if order is None else torch.empty_like(out).index_copy_(1, order, out)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         if x.dim() == 0:
@@ -212,13 +237,16 @@ class CpuOps:
         _native.cpu_gelu_mul(_array(gate, "gate"), _array(up, "up"), _array(out, "out"))
         return out
 
-    def _handle(self, weight: Weight) -> _native.CpuWeight:
+    def _handle(self, weight: Weight) -> tuple[_native.CpuWeight, Tensor | None]:
+        """The native weight, and the order of its inputs if that is not the model's."""
         packed = weight.packed
         if packed is None:
             packed = self.prepare(weight).packed
+        if isinstance(packed, SortedInputs):
+            return packed.native, packed.order
         if not isinstance(packed, _native.CpuWeight):
             raise ValueError(f"weight: was prepared by another backend ({type(packed).__name__})")
-        return packed
+        return packed, None
 
 
-__all__ = ["CpuOps", "available_isas", "isa", "num_threads", "set_isa", "set_num_threads"]
+__all__ = ["CpuOps", "SortedInputs", "available_isas", "isa", "num_threads", "set_isa", "set_num_threads"]

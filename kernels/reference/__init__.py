@@ -14,6 +14,7 @@ from torch import Tensor
 
 from safegen.kernels.api import AttentionPlan, KvLayer, Weight
 from safegen.kernels.quant import dequantize
+from safegen.kernels.scaled import dequantize_scaled
 
 _LARGEST_HALF = 65504.0
 _ZERO_HEAD = 1e-30  # a quantized head without a number of at least this is kept as zeros
@@ -31,7 +32,7 @@ class ReferenceOps:
         return F.linear(x, _dense(weight), bias)
 
     def embedding(self, ids: Tensor, weight: Weight) -> Tensor:
-        return dequantize(weight.kind, weight.data[ids.long()])
+        return _dense(weight)[ids.long()] if weight.scales else dequantize(weight.kind, weight.data[ids.long()])
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
@@ -95,7 +96,7 @@ class ReferenceOps:
 
 
 def _dense(weight: Weight) -> Tensor:
-    return dequantize(weight.kind, weight.data)
+    return dequantize_scaled(weight) if weight.scales else dequantize(weight.kind, weight.data)
 
 
 def head_digits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

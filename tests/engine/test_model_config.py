@@ -104,7 +104,7 @@ BAD_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": 3}, "'rope_scaling' must be an object, found 3"),
     ({"rope_theta": 0}, "rope.theta is 0.0"),
     ({"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": []}}, "short_factors is '1 values'"),
-    ({"quantization_config": {"quant_method": "awq"}}, "'quantization_config' is set"),
+    ({"quantization_config": {"quant_method": "aqlm"}}, "'quantization_config.quant_method' is 'aqlm'; served are awq"),
     ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 0, "max_window_layers": 0},
      r"sliding_window is \(0, 0\); it must be positive"),
     ({"model_type": "qwen2", "use_sliding_window": True, "layer_types": ["mamba"] * 2}, "'layer_types' may hold"),

@@ -6,9 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from safegen.kernels.int4 import dequantize_int4, int4_from_awq, int4_from_gptq, pack_int4
+from safegen.kernels.int4 import (
+    AWQ_NIBBLES,
+    dequantize_int4,
+    int4_from_awq,
+    int4_from_gptq,
+    pack_int4,
+    unpack_words,
+)
 
-AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # as AutoAWQ packs: nibble i of a word holds number AWQ_ORDER[i]
 
 
 def randint(high: int, *shape: int, seed: int = 0) -> Tensor:
@@ -45,6 +52,12 @@ def test_awq_tensors_come_back(num_inputs: int, num_outputs: int, group: int) ->
     digits, zeros, scales = case(num_inputs, num_outputs, group)
     weight = int4_from_awq(packed(digits, AWQ_ORDER), packed(zeros, AWQ_ORDER), scales)
     assert torch.equal(dequantize_int4(weight), numbers(digits, zeros, scales, torch.arange(num_inputs) // group))
+
+
+def test_an_awq_word_written_out_by_hand() -> None:
+    """AutoAWQ's pack: word |= number[(0, 2, 4, 6, 1, 3, 5, 7)[i]] << 4 * i. Numbers 1 .. 8 are 0x86427531 read back."""
+    word = torch.tensor([[0x86427531 - 2**32]], dtype=torch.int32)
+    assert unpack_words(word, places=AWQ_NIBBLES).tolist() == [[1, 2, 3, 4, 5, 6, 7, 8]]
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -1,0 +1,1 @@
+"""Readers of quantized safetensors checkpoints (AWQ, GPTQ, FP8, compressed-tensors), all into `Weight` with `Scales`."""
