@@ -111,8 +111,8 @@ def as_int4(weight: Weight) -> Int4Weight:
 
 
 def as_rows(weight: Weight) -> tuple[Tensor, Tensor] | None:
-    """An 8-bit weight as the GPU's 8-bit linears take it: digits int8 or fp8 [out, in] and fp32 scales [out]. None where
-    it has several scales an output."""
+    """An 8-bit weight as the GPU's 8-bit linears take it: digits int8 or fp8 [out, in] and fp32 scales [out]. None
+    where an output has several scales."""
     scales = _scales(weight)
     if weight.data.dtype not in (torch.int8, torch.float8_e4m3fn) or scales.scale.shape[1] != 1:
         return None

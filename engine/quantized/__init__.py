@@ -1,1 +1,1 @@
-"""Readers of quantized safetensors checkpoints (AWQ, GPTQ, FP8, compressed-tensors), all into `Weight` with `Scales`."""
+"""Readers of quantized safetensors checkpoints (AWQ, GPTQ, FP8, compressed-tensors), all into one form of `Weight`."""

@@ -41,9 +41,18 @@ class StoredTensors(Protocol):
 class QuantizedFormat(Protocol):
     """One checkpoint's layout, made from its config."""
 
-    method: str
-    stored_bits: int  # of a weight of the layers, scales left out
-    block_kind: str  # what the native kernels keep most weights as: a kind of `Weight`
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def stored_bits(self) -> int:
+        """Of a weight of the layers, scales left out."""
+        ...
+
+    @property
+    def block_kind(self) -> str:
+        """What the native kernels keep most weights of the layers as: a kind of `Weight`."""
+        ...
 
     def read(self, tensors: StoredTensors, module: str, shape: tuple[int, int]) -> Weight | None:
         """The module's weight, None where it is not quantized. shape: (out_features, in_features)."""

@@ -153,23 +153,20 @@ def compressed_format(fields: Fields) -> CompressedTensors:
         )
     if fields.get("transform_config"):
         fields.fail("transform_config", "is set: rotations are not served", "use a checkpoint without transforms")
-    groups = fields.section("config_groups")
-    if groups is None or not groups.values:
-        fields.fail("config_groups", "is missing")
-    named = [_section(groups, name) for name in groups.values]
-    return CompressedTensors(tuple(_scheme(fields, group) for group in named))
+    groups = _nested(fields, "config_groups")
+    names = [name.removeprefix(groups.prefix) for name in groups.values]
+    if not names:
+        fields.fail("config_groups", "is empty")
+    return CompressedTensors(tuple(_scheme(fields, _nested(groups, name)) for name in names))
 
 
-def _section(groups: Fields, name: str) -> Fields:
-    """A group by its full name, so that a bad field of it is named in full."""
-    group = groups.section(name)
-    if group is None:
-        groups.fail(name, "is missing")
-    return Fields(
-        {f"config_groups.{name}.{key}": value for key, value in group.values.items()},
-        groups.path,
-        f"config_groups.{name}.",
-    )
+def _nested(fields: Fields, name: str) -> Fields:
+    """An object that must be there, its fields by their full names, so that a bad one is named in full."""
+    section = fields.section(name)
+    if section is None:
+        fields.fail(name, "is missing", "use a checkpoint whose weights are quantized")
+    prefix = f"{fields.prefix}{name}."
+    return Fields({prefix + key: value for key, value in section.values.items()}, fields.path, prefix)
 
 
 def _scheme(fields: Fields, group: Fields) -> WeightScheme:
@@ -177,20 +174,13 @@ def _scheme(fields: Fields, group: Fields) -> WeightScheme:
     if layout not in _LAYOUTS:
         where = group if group.get("format") is not None else fields
         where.fail("format", f"is {layout!r}; served are {', '.join(_LAYOUTS)}", "use a checkpoint in one of these")
-    weights = group.section("weights")
-    if weights is None:
-        group.fail("weights", "is missing", "use a checkpoint whose weights are quantized")
-    prefix = f"{group.prefix}weights."
-    weights = Fields({prefix + key: value for key, value in weights.values.items()}, group.path, prefix)
-    kind, bits, strategy = (
-        weights.text("type", "int"),
-        weights.integer("num_bits", 8),
-        weights.text("strategy", "tensor"),
-    )
+    weights = _nested(group, "weights")
+    kind, bits = weights.text("type", "int"), weights.integer("num_bits", 8)
     if kind not in ("int", "float"):
         weights.fail("type", f"is {kind!r}; served are 'int' and 'float'", "use a checkpoint with one of these")
     if bits != 8 and not (bits == 4 and kind == "int"):
         weights.fail("num_bits", f"is {bits} ({kind}); served are int 4 and 8, and float 8", "use one of these")
+    strategy = weights.text("strategy", "tensor")
     if strategy not in _STRATEGIES:
         weights.fail("strategy", f"is {strategy!r}; served are {', '.join(_STRATEGIES)}", "use one of these")
     group_size = weights.optional_integer("group_size") if strategy == "group" else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -38,6 +38,34 @@ def test_quantization_on_load_counts_as_the_kernels_pack_it(tmp_path: Path) -> N
     assert int8.weight_bytes == (layers + vocabulary) * 544 // 512 + 4 * 65 * 4096
     assert int4.layer_bytes == layers * 320 // 512 and int4.head_bytes == int8.head_bytes
     assert int4.kinds["int4"] > int4.kinds["int8"] > 0.1
+
+
+QUANTIZED: list[tuple[dict[str, Any], str, int, int]] = [
+    ({"quant_method": "awq", "bits": 4, "group_size": 128}, "q5_0", 352, 4),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, "q4_0", 288, 4),
+    ({"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": True}, "q8_0", 544, 8),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "f16", 1024, 8),
+]
+
+
+@pytest.mark.parametrize("settings, kind, bytes_of_512, stored_bits", QUANTIZED)
+def test_a_quantized_folder_counts_as_its_layers_are_kept_and_stored(
+    settings: dict[str, Any], kind: str, bytes_of_512: int, stored_bits: int, tmp_path: Path
+) -> None:
+    path, layers = folder(tmp_path, quantization_config=settings), 32 * 218_103_808
+    kept, stored = measure_model(path), measure_model(path, packed=False)
+    assert kept.layer_bytes == layers * bytes_of_512 // 512 and stored.layer_bytes == layers * stored_bits // 8
+    assert kept.kinds[kind] > 0.6 and kept.kinds["bf16"] > 0.1  # embedding and head are floats
+    on_load = measure_model(path, "int8")
+    assert on_load.layer_bytes == (layers * 544 // 512 if kind == "f16" else kept.layer_bytes)
+    assert stored.kinds[f"{settings['quant_method']} {stored_bits} bits"] > 0.4
+
+
+def test_a_slice_of_a_quantized_folder_has_layers_of_its_kind(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(folder(tmp_path, TINY, quantization_config=QUANTIZED[0][0]))
+    source = _ConstantWeights(checkpoint)
+    assert source.weight("blk.0.attn_q.weight", (64, 64)).kind == "q5_0"
+    assert source.weight("token_embd.weight", (1000, 64)).kind == "bf16"
 
 
 def test_a_dtype_is_read_where_it_stands(tmp_path: Path) -> None:

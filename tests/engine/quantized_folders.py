@@ -30,34 +30,29 @@ class Stored:
 
 
 Quantize = Callable[[Tensor, torch.Generator], Stored]
+Choose = Callable[[str], Quantize | None]
 
 
-def is_layer(name: str) -> bool:
-    return name.endswith("_proj.weight")
+def layers(quantize: Quantize) -> Choose:
+    return lambda name: quantize if name.endswith("_proj.weight") else None
 
 
-def save(
-    model: Any,
-    folder: Path,
-    quantize: Quantize,
-    settings: dict[str, Any] | None,
-    chosen: Callable[[str], bool] = is_layer,
-    dtype: torch.dtype = torch.float16,
-) -> None:
-    """chosen: names of weights to quantize; all others are stored in dtype. settings: the `quantization_config`."""
+def save(model: Any, folder: Path, choose: Choose, settings: dict[str, Any] | None) -> None:
+    """choose: how the weight of that name is quantized; None stores fp16. settings: the `quantization_config`."""
     random = torch.Generator().manual_seed(7)
     tensors: dict[str, Tensor] = {}
-    state = {name: tensor for name, tensor in model.state_dict().items()}
+    state = dict(model.state_dict())
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     for name, weight in state.items():
-        if chosen(name):
+        quantize = choose(name)
+        if quantize is not None:
             stored = quantize(weight, random)
             module = name.removesuffix("weight")
             tensors |= {module + part: tensor.contiguous() for part, tensor in stored.tensors.items()}
             numbers = stored.numbers
         else:
-            tensors[name] = weight.to(dtype).contiguous()
+            tensors[name] = weight.half().contiguous()
             numbers = tensors[name].float()
         with torch.no_grad():
             weight.copy_(numbers)
@@ -98,9 +93,7 @@ def _times(digits: Tensor, zeros: Tensor, scales: Tensor, group_of: Tensor) -> T
     return (digits - zeros[:, group_of]).float() * scales.float()[:, group_of]
 
 
-def gptq(
-    group: int, *, bits: int = 4, version: int = 1, act_order: bool = False, symmetric: bool = False
-) -> Quantize:
+def gptq(group: int, *, bits: int = 4, version: int = 1, act_order: bool = False, symmetric: bool = False) -> Quantize:
     """As AutoGPTQ packs: qweight along the inputs, qzeros (v1: less one) along the outputs, both in order."""
 
     def quantize(weight: Tensor, random: torch.Generator) -> Stored:
@@ -117,7 +110,7 @@ def gptq(
             group_of = group_of[torch.randperm(inputs, generator=random)]
         stored = {
             "qweight": words(digits, bits).T,
-            "qzeros": words((zeros - (version == 1)).T, bits),
+            "qzeros": words((zeros - int(version == 1)).T, bits),
             "scales": scales.T,
             "g_idx": group_of.int(),
         }
@@ -154,9 +147,8 @@ def fp8(layout: str, block: tuple[int, int] = (16, 32), *, static: bool = False,
         shape = (-(-outputs // high), -(-inputs // wide))
         scales = draw_scales(random, *shape, dtype=torch.float32) * 0.1
         spread = scales.repeat_interleave(high, 0)[:outputs].repeat_interleave(wide, 1)[:, :inputs]
-        stored = {"weight": digits, "weight_scale_inv" if inverse else "weight_scale": scales}
-        if layout == "tensor":
-            stored["weight_scale"] = scales.reshape(())
+        name = "weight_scale_inv" if inverse else "weight_scale"
+        stored = {"weight": digits, name: scales.reshape(()) if layout == "tensor" else scales}
         if static:
             stored["input_scale"] = torch.tensor(0.5)
         return Stored(stored, digits.float() * spread)
@@ -192,7 +184,7 @@ def packed(group: int, *, bits: int = 4, symmetric: bool = True, act_order: bool
         outputs, inputs = weight.shape
         middle, groups = 1 << (bits - 1), 1 if group == -1 else inputs // group
         digits = draw(random, -middle, middle - 1, outputs, inputs)
-        zeros = draw(random, -middle, middle - 1, outputs, groups) * (not symmetric)
+        zeros = draw(random, -middle, middle - 1, outputs, groups) * int(not symmetric)
         scales = draw_scales(random, outputs, groups, dtype=torch.bfloat16) * (2.0 ** (4 - bits))
         group_of = torch.arange(inputs) // (inputs // groups)
         if act_order:
