@@ -58,10 +58,10 @@ def awq_format(fields: Fields) -> Awq:
     group = fields.integer("group_size", fields.integer("q_group_size", 128))
     if group != -1 and group < 1:
         fields.fail("group_size", f"is {group}; it must be positive, or -1 for one group a row")
-    name = "version" if fields.get("version") is not None else "format"
-    layout = fields.text(name, "gemm")
-    if layout.lower() != "gemm":
-        fields.fail(name, f"is {layout!r}; served is 'gemm'", "use a checkpoint in the 'gemm' layout, or GGUF")
+    for name in ("version", "format", "checkpoint_format"):
+        layout = fields.text(name, "gemm")
+        if layout.lower() != "gemm":
+            fields.fail(name, f"is {layout!r}; served is 'gemm'", "use a checkpoint in the 'gemm' layout, or GGUF")
     if fields.text("backend", "autoawq") == "llm-awq":
         fields.fail("backend", "is 'llm-awq'; served is the layout of AutoAWQ", "use a checkpoint written by AutoAWQ")
     return Awq(group)

@@ -32,6 +32,7 @@ from safegen.kernels.int4 import unpack_words
 _LAYOUTS = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized")
 _STRATEGIES = ("tensor", "channel", "group", "block")
 _DTYPES = {"I8": "int", "F8_E4M3": "float"}
+_ANY_ZERO = ("I8", "F8_E4M3", "F16", "BF16", "F32")  # of fp8 weights, which older versions store though it is zero
 _OTHER_MODEL = "config and weights are of different models; download both again"
 
 
@@ -84,11 +85,14 @@ class CompressedTensors:
         blocks = [b for scheme in plain if scheme.kind == kind for b in _blocks(scheme, shape)]
         scale, group = read_grid(tensors, f"{module}.weight_scale", FLOATS, shape, blocks)
         name = f"{module}.weight_zero_point"
-        if kind == "int" and tensors.holds(name):
-            zeros, zeros_group = read_grid(tensors, name, ("I8",), shape, blocks)
+        if tensors.holds(name):
+            zeros, zeros_group = read_grid(tensors, name, ("I8",) if kind == "int" else _ANY_ZERO, shape, blocks)
             if zeros.shape != scale.shape or zeros_group != group:
                 tensors.refuse(name, "is of another shape than weight_scale", _OTHER_MODEL)
-            digits = signed(digits, zeros.to(torch.int16), group, None)
+            if kind == "int":
+                digits = signed(digits, zeros.to(torch.int16), group, None)
+            elif bool(zeros.float().any()):
+                tensors.refuse(name, "is not zero, which fp8 weights have no use for", _OTHER_MODEL)
         return Weight("fp8" if kind == "float" else "int8", shape, digits, None, Scales(scale, group))
 
     def _read_packed(self, tensors: StoredTensors, module: str, shape: tuple[int, int]) -> Weight:
@@ -125,8 +129,10 @@ class CompressedTensors:
         if not tensors.holds(name) and any(scheme.is_symmetric and scheme.bits == bits for scheme in schemes):
             return torch.full(scale.shape, 1 << (bits - 1), dtype=torch.int16)
         num_outputs, groups = scale.shape
-        words = tensors.tensor(name, ("I32",), [(-(-num_outputs * bits // 32), groups)])
-        return unpack_words(words.T, bits)[:, :num_outputs].T.to(torch.int16)
+        packed = (-(-num_outputs * bits // 32), groups)
+        if tensors.holds(name) and tensors.dtype(name) == "I8":  # before they were packed, in versions of 2024
+            return tensors.tensor(name, ("I8",), [(num_outputs, groups)]).to(torch.int16) + (1 << (bits - 1))
+        return unpack_words(tensors.tensor(name, ("I32",), [packed]).T, bits)[:, :num_outputs].T.to(torch.int16)
 
     def _check_shape(self, tensors: StoredTensors, name: str, shape: tuple[int, int]) -> None:
         stored = tuple(tensors.tensor(name, ("I64", "I32"), [(2,)]).tolist())
@@ -142,10 +148,6 @@ def _blocks(scheme: WeightScheme, shape: tuple[int, int]) -> list[tuple[int, int
 
 
 def compressed_format(fields: Fields) -> CompressedTensors:
-    status = fields.text("quantization_status", "compressed")
-    if status != "compressed":
-        hint = "save the model compressed (save_pretrained(..., save_compressed=True))"
-        fields.fail("quantization_status", f"is {status!r}; served is 'compressed'", hint)
     sparsity = fields.section("sparsity_config")
     if sparsity is not None and sparsity.text("format", "dense") != "dense":
         fields.fail(

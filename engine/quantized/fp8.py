@@ -17,7 +17,7 @@ from safegen.engine.models.config import Fields
 from safegen.engine.quantized.base import FLOATS, StoredTensors, read_grid
 from safegen.kernels.api import Scales, Weight
 
-ACTIVATION_SCALES = re.compile(r"\.((input|activation|output)_(scale|zero_point)|[qkv]_(scale|zero_point))$")
+ACTIVATION_SCALES = re.compile(r"\.(input|activation|output|q|k|v|kv)_(scale|zero_point)$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from safegen.engine.models.layers import Decoder
@@ -23,6 +24,7 @@ from safegen.engine.models.loader import load_model
 from safegen.engine.models.native import NativeDecoder, fused
 from safegen.kernels.api import Weight
 from safegen.kernels.cpu import CpuOps, SortedInputs
+from safegen.kernels.int4 import unpack_words
 from safegen.kernels.quant import round_trip_activations
 from safegen.kernels.reference import ReferenceOps
 from safegen.kernels.scaled import sort_inputs
@@ -300,6 +302,38 @@ def test_a_mixed_checkpoint_takes_each_module_for_what_it_is(tmp_path: Path) -> 
     assert (kinds.attention.q.weight.kind, kinds.attention.output.weight.kind) == ("q4_0", "q8_0")
     assert (kinds.mlp.down.weight.kind, kinds.mlp.up.weight.kind) == ("f16", "f16")
     assert_logits(model, theirs)
+
+
+def test_zero_points_as_older_versions_of_compressed_tensors_store_them(tmp_path: Path) -> None:
+    """Of packed weights not packed, of fp8 weights zeros, and a status that says nothing."""
+    unpacked = lambda words: (unpack_words(words.T).T.to(torch.int8) - 8).contiguous()  # noqa: E731
+    zeros_of = {"packed-zeros": unpacked, "float-rows": lambda scale: torch.zeros_like(scale).to(torch.float8_e4m3fn)}
+    for name, made_from in (("packed-zeros", "weight_zero_point"), ("float-rows", "weight_scale")):
+        folder = tmp_path / name
+        folder.mkdir()
+        theirs = saved(name, folder)
+        folders.edit_config(folder, quantization_config=CASES[name].settings | {"quantization_status": "frozen"})
+        tensors = load_file(folder / "model.safetensors")
+        old = {
+            part.replace(made_from, "weight_zero_point"): zeros_of[name](tensor)
+            for part, tensor in tensors.items()
+            if part.endswith(made_from)
+        }
+        save_file({**tensors, **old}, folder / "model.safetensors")
+        for _, weight, expected in layer_weights(load(folder, ReferenceOps()), theirs):
+            assert torch.equal(weight.data, expected)
+
+
+def test_biases_of_zeros_that_old_gptq_files_have_are_read(tmp_path: Path) -> None:
+    theirs = saved("gptq-v1", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    biases = {
+        name.replace("scales", "bias"): torch.zeros(tensor.shape[1]).half()
+        for name, tensor in tensors.items()
+        if name.endswith("scales")
+    }
+    save_file({**tensors, **biases}, tmp_path / "model.safetensors")
+    assert_logits(load(tmp_path, ReferenceOps()), theirs)
 
 
 @pytest.mark.parametrize("claimed, written", [("gptq", 2), ("gptq_v2", 1)])

@@ -44,6 +44,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({**AWQ, "bits": 8}, "'quantization_config.bits' is 8; served is 4"),
     ({**AWQ, "version": "gemv"}, "'quantization_config.version' is 'gemv'; served is 'gemm'"),
     ({**AWQ, "version": "exllama"}, "'quantization_config.version' is 'exllama'; served is 'gemm'"),
+    ({**AWQ, "checkpoint_format": "gemv_fast"}, "'quantization_config.checkpoint_format' is 'gemv_fast'"),
     ({**AWQ, "backend": "llm-awq"}, "'quantization_config.backend' is 'llm-awq'"),
     ({**FP8, "fmt": "e5m2"}, "'quantization_config.fmt' is 'e5m2'; served is 'e4m3'"),
     ({**FP8, "activation_scheme": "none"}, "'quantization_config.activation_scheme' is 'none'"),
@@ -61,7 +62,6 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     (config_groups() | {"config_groups": None}, "'quantization_config.config_groups' is missing"),
     (config_groups() | {"config_groups": {"group_0": {"targets": ["Linear"]}}}, "group_0.weights' is missing"),
     (config_groups() | {"config_groups": {"group_0": ["Linear"]}}, "group_0' must be an object, found"),
-    (config_groups() | {"quantization_status": "frozen"}, "'quantization_config.quantization_status' is 'frozen'"),
     (config_groups() | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "has the format 'sparse-24"),
     (config_groups() | {"transform_config": {"u": {}}}, "'quantization_config.transform_config' is set: rotations"),
 ]  # fmt: skip
@@ -105,6 +105,7 @@ HALF = torch.float16
 ACT_ORDER = {**GPTQ, "desc_act": True}
 INT8_ROWS = compressed("int-quantized", INT8)
 INT8_GROUPS = compressed("int-quantized", {**INT8, "strategy": "group", "group_size": 32})
+FLOAT8 = compressed("float-quantized", {**INT8, "type": "float"})
 MISSING = "the tensor is missing"
 TENSORS: list[tuple[Quantize, dict[str, Any], Edit, str, str]] = [
     (folders.gptq(32), GPTQ, drop("qweight"), "qweight", MISSING),
@@ -131,8 +132,10 @@ TENSORS: list[tuple[Quantize, dict[str, Any], Edit, str, str]] = [
     (folders.int8("row"), INT8_ROWS, put("weight_scale", zeros(64, 3, dtype=HALF)), "weight_scale", r"shape \[64, 3\]"),
     (folders.int8("group"), INT8_GROUPS, put("weight_zero_point", zeros(64, 1, dtype=torch.int8)), "weight_zero_point",
      "is of another shape than weight_scale"),
-    (folders.int8("row"), compressed("float-quantized", {**INT8, "type": "float"}), drop("weight_scale"), "weight",
+    (folders.int8("row"), FLOAT8, drop("weight_scale"), "weight",
      "dtype I8 is not served here; due is F8_E4M3"),
+    (folders.fp8("row"), FLOAT8, put("weight_zero_point", zeros(64, 1, dtype=torch.int8) + 1), "weight_zero_point",
+     "is not zero, which fp8 weights have no use for"),
     (folders.packed(32), config_groups(), drop("weight_packed"), "weight_packed", MISSING),
     (folders.packed(32), config_groups(), drop("weight_shape"), "weight_shape", MISSING),
     (folders.packed(32), config_groups(), put("weight_shape", torch.tensor([64, 90])), "weight_shape",
@@ -189,11 +192,21 @@ def test_a_tensor_that_the_layout_has_no_use_for_is_refused(tmp_path: Path) -> N
     assert caught.value.tensor == f"{MODULE}.weight"
 
 
+def test_weights_that_were_never_compressed_are_refused(tmp_path: Path) -> None:
+    """Floats beside scales, as a model is before llm-compressor saves it compressed: they would be read unquantized."""
+    folders.save(tiny_model("llama", num_hidden_layers=1), tmp_path, lambda _: None, INT8_ROWS)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, f"{MODULE}.weight_scale": torch.ones(64, 1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelLoadError, match="has no use for this tensor") as caught:
+        load_model(tmp_path, ReferenceOps())
+    assert caught.value.tensor == f"{MODULE}.weight_scale"
+
+
 def test_scales_of_activations_and_of_a_quantized_cache_are_left_out(tmp_path: Path) -> None:
     quantize = folders.fp8("tensor", static=True)
     settings = {"quant_method": "fp8", "activation_scheme": "static"}
     folders.save(tiny_model("llama", num_hidden_layers=1), tmp_path, folders.layers(quantize), settings)
     tensors = load_file(tmp_path / "model.safetensors")
-    scales = {f"model.layers.0.self_attn.{name}": torch.tensor(1.0) for name in ("k_scale", "v_scale")}
+    scales = {f"model.layers.0.self_attn.{name}": torch.tensor(1.0) for name in ("k_scale", "v_scale", "kv_scale")}
     save_file({**tensors, **scales, f"{MODULE}.output_scale": torch.tensor(1.0)}, tmp_path / "model.safetensors")
     load_model(tmp_path, ReferenceOps())
