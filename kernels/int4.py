@@ -99,12 +99,17 @@ def dequantize_int4(weight: Int4Weight) -> Tensor:
 
 
 def unpack_words(words: Tensor, bits: int = 4, places: tuple[int, ...] | None = None) -> Tensor:
-    """int32 [rows, words] -> uint8 [rows, words * 32 / bits]; number i of a word lies at place places[i], None: i."""
-    count, mask = 32 // bits, (1 << bits) - 1
-    numbers = torch.empty((*words.shape, count), dtype=torch.uint8, device=words.device)
-    for number, place in enumerate(places or range(count)):
-        numbers[..., number] = (words >> (bits * place)) & mask
-    return numbers.flatten(1)
+    """int32 [rows, words] -> uint8 [rows, words * 32 / bits], bits 4 or 8; number i of a word lies at place places[i],
+    None: i. Bytes of a word are taken to lie lowest first, as on all processors that torch runs on."""
+    numbers = words.contiguous().view(torch.uint8)
+    if bits == 4:
+        numbers = torch.stack((numbers & 15, numbers >> 4), dim=-1).flatten(1)
+    if places is None:
+        return numbers
+    by_word, ordered = numbers.reshape(-1, 32 // bits), torch.empty_like(numbers)
+    for number, place in enumerate(places):
+        ordered.view(-1, 32 // bits)[:, number] = by_word[:, place]
+    return ordered
 
 
 __all__ = [
