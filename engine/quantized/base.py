@@ -114,7 +114,10 @@ def read_grid(
     What is stored tells by its shape: one for all, one an output, or one a block of (outputs, inputs) of those given.
     """
     num_outputs, num_inputs = shape
-    grids = {(-(-num_outputs // high), -(-num_inputs // wide)): (high, wide) for high, wide in blocks}
+    grids = {
+        (-(-num_outputs // high), -(-num_inputs // wide)): (min(high, num_outputs), min(wide, num_inputs))
+        for high, wide in blocks
+    }
     plain: list[tuple[int, ...]] = [(), (1,), (1, 1), (num_outputs,), (num_outputs, 1)]
     stored = tensors.tensor(name, dtypes, [*plain, *grids])
     if stored.numel() == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from safegen.engine.models.loader import load_model, read_config
 from safegen.errors import ModelLoadError
+from safegen.kernels.cpu import CpuOps
 from safegen.kernels.reference import ReferenceOps
 from tests.engine import quantized_folders as folders
 from tests.engine.checkpoints import tiny_model
@@ -210,3 +211,69 @@ def test_scales_of_activations_and_of_a_quantized_cache_are_left_out(tmp_path: P
     scales = {f"model.layers.0.self_attn.{name}": torch.tensor(1.0) for name in ("k_scale", "v_scale", "kv_scale")}
     save_file({**tensors, **scales, f"{MODULE}.output_scale": torch.tensor(1.0)}, tmp_path / "model.safetensors")
     load_model(tmp_path, ReferenceOps())
+
+
+ODD = (None, True, -1, 0, 3, 10**30, 0.5, "", "x", [], [1], [-1, 2], [10**30, 1], {}, {"a": 1}, [[]])
+
+
+def spoiled(settings: Any) -> Iterator[Any]:
+    """The settings with one value, at any depth, replaced by another or taken away."""
+    if not isinstance(settings, dict):
+        return
+    for key, value in settings.items():
+        rest = {other: kept for other, kept in settings.items() if other != key}
+        yield rest
+        yield from ({**rest, key: odd} for odd in ODD)
+        yield from ({**rest, key: below} for below in spoiled(value))
+
+
+@pytest.mark.parametrize("quantize, settings", [
+    (folders.gptq(32), ACT_ORDER | {"sym": False, "checkpoint_format": "gptq", "static_groups": False, "dynamic": {}}),
+    (folders.awq(32), AWQ), (folders.fp8("block", inverse=True), FP8), (folders.packed(32), config_groups()),
+    (folders.int8("row"), INT8_ROWS),
+])  # fmt: skip
+def test_no_settings_raise_anything_but_a_refusal(quantize: Quantize, settings: dict[str, Any], tmp_path: Path) -> None:
+    model = tiny_model("llama", num_hidden_layers=1)
+    folders.save(model, tmp_path, lambda name: quantize if name == f"{MODULE}.weight" else None, settings)
+    load_model(tmp_path, ReferenceOps())
+    refused = 0
+    for changed in spoiled(settings):
+        edit_config(tmp_path, quantization_config=changed)
+        try:
+            load_model(tmp_path, ReferenceOps())
+        except ModelLoadError as error:
+            refused += 1
+            assert error.hint
+    assert refused > 10
+
+
+@pytest.mark.parametrize("quantize, settings", [
+    (folders.gptq(32, act_order=True), ACT_ORDER), (folders.awq(32), AWQ), (folders.fp8("block", inverse=True), FP8),
+    (folders.packed(32, symmetric=False), config_groups(symmetric=False)), (folders.int8("row"), INT8_ROWS),
+])  # fmt: skip
+def test_no_tensor_raises_anything_but_a_refusal(quantize: Quantize, settings: dict[str, Any], tmp_path: Path) -> None:
+    """Another shape or type of each tensor, extremes in its place, and one for all."""
+    model = tiny_model("llama", num_hidden_layers=1)
+    folders.save(model, tmp_path, lambda name: quantize if name == f"{MODULE}.weight" else None, settings)
+    whole, refused = load_file(tmp_path / "model.safetensors"), 0
+    for name in [name for name in whole if name.startswith(MODULE)]:
+        tensor = whole[name]
+        flat = tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor
+        others = [
+            tensor.reshape(-1),
+            tensor[:1],
+            tensor[:0],
+            tensor.float(),
+            tensor.reshape(1, -1),
+            tensor.float().int(),
+        ]
+        others += [torch.full_like(flat, value).view(tensor.dtype) for value in (0, 127)]
+        for other in others:
+            save_file({**whole, name: other.contiguous()}, tmp_path / "model.safetensors")
+            for ops in (ReferenceOps(), CpuOps()):
+                try:
+                    load_model(tmp_path, ops)
+                except ModelLoadError as error:
+                    refused += 1
+                    assert error.tensor and error.hint
+    assert refused > 10
