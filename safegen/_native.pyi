@@ -269,9 +269,18 @@ class Matcher:
 
 class CpuWeight:
     """A weight. data: uint8 [out_features, bytes per row]. form: "raw" uses it where it lies, and holds on to it;
-    "packed" (GGUF blocks), "int8" and "int4" (floats) make a copy for integer products."""
+    "packed" (GGUF blocks), "int8" and "int4" (floats) make a copy for integer products. order: int64 [in_features],
+    which of the model's inputs comes where in a row of data; None is as they are."""
 
-    def __init__(self, kind: str, data: Any, out_features: int, in_features: int, form: str = "raw") -> None: ...
+    def __init__(
+        self,
+        kind: str,
+        data: Any,
+        out_features: int,
+        in_features: int,
+        form: str = "raw",
+        order: Any | None = None,
+    ) -> None: ...
     @property
     def is_packed(self) -> bool: ...
     @property

@@ -19,7 +19,6 @@ from safegen.engine.models.config import ModelConfig
 from safegen.engine.models.layers import Decoder, DecoderLayer, Linear, Norm
 from safegen.engine.models.rope import RopeTable
 from safegen.kernels.api import AttentionPlan, KvLayer
-from safegen.kernels.cpu import SortedInputs
 from safegen.kernels.cpu.decoder import CpuDecoder, LayerSpec, LinearSpec, NormSpec
 
 
@@ -120,22 +119,10 @@ class NativeDecoder:
 
 
 def fused(model: Model) -> Model:
-    """The model with its step in one native call, where it is a decoder on the CPU kernels; else the model itself.
-
-    A step in one call knows no other order of inputs than the model's, so one with act-order (GPTQ) is left as it is.
-    """
-    if isinstance(model, Decoder) and model.ops.name == "cpu" and not _has_sorted_inputs(model):
+    """The model with its step in one native call, where it is a decoder on the CPU kernels; else the model itself."""
+    if isinstance(model, Decoder) and model.ops.name == "cpu":
         return NativeDecoder(model)
     return model
-
-
-def _has_sorted_inputs(decoder: Decoder) -> bool:
-    weights = [decoder.embedding, decoder.head.weight]
-    for layer in decoder.layers:
-        attention, mlp = layer.attention, layer.mlp
-        linears = (attention.q, attention.k, attention.v, attention.output, mlp.gate, mlp.up, mlp.down)
-        weights += [linear.weight for linear in linears]
-    return any(isinstance(weight.packed, SortedInputs) for weight in weights)
 
 
 def _norm(norm: Norm) -> NormSpec:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -82,14 +82,6 @@ def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class SortedInputs:
-    """`Weight.packed` of a weight whose inputs are not in the model's order. order: int64 [in], which comes where."""
-
-    native: _native.CpuWeight
-    order: Tensor
-
-
 class CpuOps:
     """`Ops` on the CPU. Instances of the same options are interchangeable and safe to share between threads.
 
@@ -113,6 +105,10 @@ class CpuOps:
         """
         if weight.scales is not None:
             return self._prepare_scaled(weight, vocabulary)
+        return self._prepare(weight, vocabulary, None)
+
+    def _prepare(self, weight: Weight, vocabulary: bool, order: Tensor | None) -> Weight:
+        """order: int64 [in], which of the model's inputs comes where; None is as they are."""
         data, dtype = weight.data, _FLOAT_DTYPES.get(weight.kind, torch.uint8)
         if data.dtype != dtype:
             raise ValueError(f"weight.data: kind {weight.kind!r} needs {dtype}, got {data.dtype}")
@@ -123,7 +119,7 @@ class CpuOps:
         if form == "int4" and vocabulary:
             form = "int8"
         raw = _array(data.view(torch.uint8), "weight.data")
-        packed = _native.CpuWeight(weight.kind, raw, out_features, in_features, form)
+        packed = _native.CpuWeight(weight.kind, raw, out_features, in_features, form, _optional(order, "order"))
         return replace(weight, packed=packed, data=data.new_empty(0) if packed.is_packed else data)
 
     def _prepare_scaled(self, weight: Weight, vocabulary: bool) -> Weight:
@@ -131,27 +127,22 @@ class CpuOps:
         kept = sort_inputs(weight)
         blocks = None if kept is None else as_blocks(kept.weight)
         if kept is None or blocks is None:
-            return self.prepare(as_half(weight), vocabulary=vocabulary)
-        prepared = self.prepare(blocks, vocabulary=vocabulary)
-        if kept.order is None:
-            return prepared
-        return replace(prepared, packed=SortedInputs(prepared.packed, kept.order))
+            return self._prepare(as_half(weight), vocabulary, None)
+        return self._prepare(blocks, vocabulary, kept.order)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        handle, order = self._handle(weight)
-        if order is not None:
-            x = x.index_select(1, order)
         out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
-        _native.cpu_linear(_array(x, "x"), handle, _optional(bias, "bias"), _to_dlpack(out))
+        _native.cpu_linear(
+            _array(x, "x"), self._handle(weight), None if bias is None else _array(bias, "bias"), _to_dlpack(out)
+        )
         return out
 
     def embedding(self, ids: Tensor, weight: Weight) -> Tensor:
         if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
             raise ValueError(f"ids: must be of an integer type, got {ids.dtype}")
-        handle, order = self._handle(weight)
         out = torch.empty((ids.shape[0], weight.shape[1]), dtype=torch.float32)
-        _native.cpu_embedding(_array(_typed(ids, torch.int64), "ids"), handle, _to_dlpack(out))
-        return out if order is None else torch.empty_like(out).index_copy_(1, order, out)
+        _native.cpu_embedding(_array(_typed(ids, torch.int64), "ids"), self._handle(weight), _to_dlpack(out))
+        return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         if x.dim() == 0:
@@ -237,16 +228,13 @@ class CpuOps:
         _native.cpu_gelu_mul(_array(gate, "gate"), _array(up, "up"), _array(out, "out"))
         return out
 
-    def _handle(self, weight: Weight) -> tuple[_native.CpuWeight, Tensor | None]:
-        """The native weight, and the order of its inputs if that is not the model's."""
+    def _handle(self, weight: Weight) -> _native.CpuWeight:
         packed = weight.packed
         if packed is None:
             packed = self.prepare(weight).packed
-        if isinstance(packed, SortedInputs):
-            return packed.native, packed.order
         if not isinstance(packed, _native.CpuWeight):
             raise ValueError(f"weight: was prepared by another backend ({type(packed).__name__})")
-        return packed, None
+        return packed
 
 
-__all__ = ["CpuOps", "SortedInputs", "available_isas", "isa", "num_threads", "set_isa", "set_num_threads"]
+__all__ = ["CpuOps", "available_isas", "isa", "num_threads", "set_isa", "set_num_threads"]

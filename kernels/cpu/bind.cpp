@@ -128,8 +128,9 @@ void set_threads(int threads) {
 
 void bind_kernels(nb::module_& m) {
     nb::class_<Weight>(m, "CpuWeight")
-        .def(nb::init<const std::string&, In, int64_t, int64_t, const std::string&>(), nb::arg("kind"), nb::arg("data"),
-             nb::arg("out_features"), nb::arg("in_features"), nb::arg("form") = "raw")
+        .def(nb::init<const std::string&, In, int64_t, int64_t, const std::string&, const std::optional<In>&>(),
+             nb::arg("kind"), nb::arg("data"), nb::arg("out_features"), nb::arg("in_features"), nb::arg("form") = "raw",
+             nb::arg("order").none() = nb::none())
         .def_prop_ro("kind", &Weight::kind_name)
         .def_prop_ro("out_features", &Weight::out)
         .def_prop_ro("in_features", &Weight::in)

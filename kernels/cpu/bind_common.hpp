@@ -100,14 +100,16 @@ template <class T> void check_range(const T* values, int64_t n, int64_t limit, c
 // A weight in file layout, whose bytes it keeps alive, or packed, when it needs them no longer.
 class Weight {
   public:
-    Weight(const std::string& kind, In data, int64_t out, int64_t in, const std::string& form) {
+    Weight(const std::string& kind, In data, int64_t out, int64_t in, const std::string& form,
+           const std::optional<In>& order) {
         int found = 0;
         while (found < cpu::kKinds && kind != cpu::kKindInfo[found].name) ++found;
         if (found == cpu::kKinds) fail("kind", "\"" + kind + "\" is not a weight type of these kernels");
         const auto& info = cpu::kKindInfo[found];
         if (out < 0 || in < 0) fail("shape", "must not be negative");
         if (in % info.block) fail("shape", kind + " needs in_features to be a multiple of " + std::to_string(info.block));
-        data_ = {static_cast<Kind>(found), out, in, in / info.block * info.bytes, nullptr, std::nullopt};
+        data_ = {static_cast<Kind>(found), out, in, in / info.block * info.bytes, nullptr, std::nullopt, {}};
+        if (order) data_.order = permutation(*order, in);
         const auto* raw = checked<std::uint8_t>(data, "data", {out, data_.row_bytes});
         const bool blocks = cpu::is_packable(data_.kind);
         if (form == "raw") {
@@ -130,10 +132,24 @@ class Weight {
     std::string kind_name() const { return cpu::kKindInfo[static_cast<int>(data_.kind)].name; }
     int64_t out() const { return data_.out; }
     int64_t in() const { return data_.in; }
-    int64_t num_bytes() const { return data_.packed ? data_.packed->bytes() : data_.out * data_.row_bytes; }
+    int64_t num_bytes() const {
+        const auto order_bytes = static_cast<int64_t>(data_.order.size() * sizeof(std::int32_t));
+        return order_bytes + (data_.packed ? data_.packed->bytes() : data_.out * data_.row_bytes);
+    }
     bool is_packed() const { return data_.packed.has_value(); }
 
   private:
+    static std::vector<std::int32_t> permutation(const In& order, int64_t in) {
+        const auto* from = checked<int64_t>(order, "order", {in});
+        check_range(from, in, in, "order");
+        std::vector<bool> seen(static_cast<std::size_t>(in));
+        for (int64_t i = 0; i < in; ++i) {
+            if (seen[static_cast<std::size_t>(from[i])]) fail("order", "names input " + std::to_string(from[i]) + " twice");
+            seen[static_cast<std::size_t>(from[i])] = true;
+        }
+        return {from, from + in};
+    }
+
     cpu::WeightData data_;
     std::optional<In> memory_;
 };

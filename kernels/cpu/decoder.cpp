@@ -14,11 +14,14 @@ using std::int64_t;
 
 namespace {
 
+// Whether rows are quantized where they come about. Where inputs lie in another order, they are sorted first (fitting).
+bool takes_quantized(const LinearRef& linear) { return linear.weight->packed && linear.weight->is_in_order(); }
+
 bool takes_floats(std::initializer_list<const LinearRef*> linears) {
-    return std::any_of(linears.begin(), linears.end(), [](const LinearRef* l) { return !l->weight->packed; });
+    return std::any_of(linears.begin(), linears.end(), [](const LinearRef* l) { return !takes_quantized(*l); });
 }
 bool takes_quantized(std::initializer_list<const LinearRef*> linears) {
-    return std::any_of(linears.begin(), linears.end(), [](const LinearRef* l) { return l->weight->packed.has_value(); });
+    return std::any_of(linears.begin(), linears.end(), [](const LinearRef* l) { return takes_quantized(*l); });
 }
 
 // body(first, last) over pieces of n rows, each worth a thread's while. One piece a thread, in fours of rows: quantized
@@ -139,14 +142,47 @@ Input Decoder::normed(ThreadPool::Session& session, const NormRef& norm, int64_t
     return input;
 }
 
+// The input as the weight's inputs lie: the input itself, or a sorted copy of its floats.
+Input Decoder::fitting(ThreadPool::Session& session, const WeightData& weight, const Input& input, SortedRows& memory) {
+    if (weight.is_in_order()) return input;
+    const int64_t width = weight.in;
+    Input sorted{input.rows};
+    if (weight.packed) {
+        sorted.quantized = memory.quantized.reserve(input.rows, width);
+    } else {
+        sorted.floats = memory.floats.reserve(input.rows * width);
+    }
+    over_rows(session, input.rows, width, [&](int64_t first, int64_t last) {
+        for (int64_t r = first; r < last; ++r) {
+            float* row = weight.packed ? thread_scratch(Scratch::row, width) : memory.floats.data() + r * width;
+            weight.sort(input.floats + r * width, row);
+            if (weight.packed) quantize_columns(row, width, 0, sorted.quantized, r);
+        }
+    });
+    return sorted;
+}
+
+// Products of one input; those whose inputs lie in an order of their own each by itself.
+void Decoder::multiply(ThreadPool::Session& session, const std::vector<Product>& all, const Input& input) {
+    std::vector<Product> in_order;
+    for (const Product& product : all) {
+        if (product.weight->is_in_order()) {
+            in_order.push_back(product);
+        } else {
+            products(session, {product}, fitting(session, *product.weight, input, sorted_));
+        }
+    }
+    products(session, in_order, input);
+}
+
 // x += the linear of the input, after the post norm where there is one.
 void Decoder::project(ThreadPool::Session& session, const LinearRef& linear, const Input& input, const NormRef& post) {
     if (!post.weight) {
-        products(session, {{linear.weight, linear.bias, x_.data(), true}}, input);
+        multiply(session, {{linear.weight, linear.bias, x_.data(), true}}, input);
         return;
     }
     float* y = projected_.reserve(input.rows * hidden);
-    products(session, {{linear.weight, linear.bias, y, false}}, input);
+    multiply(session, {{linear.weight, linear.bias, y, false}}, input);
     over_rows(session, input.rows, hidden, [&](int64_t first, int64_t last) {
         float* normed_row = thread_scratch(Scratch::row, hidden);
         for (int64_t r = first; r < last; ++r) {
@@ -163,7 +199,7 @@ void Decoder::run_layer(ThreadPool::Session& session, const DecoderLayer& layer,
     q_.reserve(rows.count * heads * head_dim);
     k_.reserve(rows.count * kv_heads * head_dim);
     v_.reserve(rows.count * kv_heads * head_dim);
-    products(session,
+    multiply(session,
              {{layer.q.weight, layer.q.bias, q_.data()},
               {layer.k.weight, layer.k.bias, k_.data()},
               {layer.v.weight, layer.v.bias, v_.data()}},
@@ -228,7 +264,7 @@ Input Decoder::attend(ThreadPool::Session& session, const DecoderLayer& layer, c
     const int64_t width = heads * head_dim, group = heads / kv_heads * head_dim;
     Input input{rows.count};
     float* out = attended_.reserve(rows.count * width);
-    const bool quantized = layer.output.weight->packed.has_value(), at_once = quantized && group % kGroup == 0;
+    const bool quantized = takes_quantized(layer.output), at_once = quantized && group % kGroup == 0;
     if (quantized) input.quantized = attended_q_.reserve(rows.count, width);
     const AttentionArgs args{q_.data(), out, width, width, c.kind, c.key, c.value, c.key_scale, c.value_scale,
                              step.block_table, rows.positions(step), step.max_blocks, step.block_size, heads, kv_heads,
@@ -253,7 +289,9 @@ Input Decoder::attend(ThreadPool::Session& session, const DecoderLayer& layer, c
 // activation(gate) * up, as the down projection takes it.
 Input Decoder::gated(ThreadPool::Session& session, const DecoderLayer& layer, const Input& input) {
     const int64_t inner = layer.gate.weight->out;
-    const bool quantized = layer.down.weight->packed.has_value();
+    const bool quantized = takes_quantized(layer.down);
+    const Input gate_input = fitting(session, *layer.gate.weight, input, sorted_);
+    const Input up_input = fitting(session, *layer.up.weight, input, sorted_up_);
     Input result{input.rows};
     if (quantized) {
         result.quantized = inner_q_.reserve(input.rows, inner);
@@ -269,8 +307,8 @@ Input Decoder::gated(ThreadPool::Session& session, const DecoderLayer& layer, co
         float* gate = thread_scratch(Scratch::gate, rows * width);
         float* up = thread_scratch(Scratch::up, rows * width);
         // Products write row r at y + r * stride: the piece's first row is the scratch's first.
-        product_piece({layer.gate.weight, layer.gate.bias, gate - piece.row0 * width}, input, piece, width, first);
-        product_piece({layer.up.weight, layer.up.bias, up - piece.row0 * width}, input, piece, width, first);
+        product_piece({layer.gate.weight, layer.gate.bias, gate - piece.row0 * width}, gate_input, piece, width, first);
+        product_piece({layer.up.weight, layer.up.bias, up - piece.row0 * width}, up_input, piece, width, first);
         for (int64_t r = 0; r < rows; ++r) {
             float* row = quantized ? gate + r * width : inner_.data() + (piece.row0 + r) * inner + first;
             activate(gate + r * width, up + r * width, width, row);
@@ -293,8 +331,10 @@ void Decoder::logits(ThreadPool::Session& session, const Step& step, const Rows&
     const auto capped = [&](float* x, int64_t n) {
         if (logit_softcap > 0.0f) kernels().softcap(x, n, logit_softcap, x);
     };
-    const auto normed_row = [&](int64_t r, float* out) {
-        kernels().rms_norm(x_.data() + rows.sampled[static_cast<std::size_t>(r)].place * hidden, norm.weight, norm.eps, hidden, out);
+    const auto normed_row = [&](int64_t r, float* out) {  // as the head's inputs lie
+        float* row = w.is_in_order() ? out : thread_scratch(Scratch::gate, hidden);
+        kernels().rms_norm(x_.data() + rows.sampled[static_cast<std::size_t>(r)].place * hidden, norm.weight, norm.eps, hidden, row);
+        if (!w.is_in_order()) w.sort(row, out);
     };
     const auto count = static_cast<int64_t>(dense.size());
     Input input{count, normed_.reserve(step.num_sampled * hidden)};

@@ -5,8 +5,9 @@
 // up; what belongs to one row or one head is fused into the piece that computes it (quantization of a norm's row, of a
 // head's values, of an activation's columns; residuals in the products). In the last layer only the rows whose logits
 // are wanted go past the cache write. A step may stop after its first layers and take the final norm and head from
-// there (early exit): of those layers it writes what the whole step would. The head computes dense rows together; a row whose mask leaves few ids gets only
-// the blocks of 16 that hold one of them.
+// there (early exit): of those layers it writes what the whole step would. The head computes dense rows together; a row
+// whose mask leaves few ids gets only the blocks of 16 that hold one of them. A weight whose inputs lie in another order
+// than the model's takes a sorted copy of its rows, and one more meeting.
 #pragma once
 
 #include <cstdint>
@@ -79,6 +80,13 @@ class Decoder {
     std::vector<SampledRow> sampled_rows(const Step&) const;
     void embed(ThreadPool::Session&, const Step&);
     void run_layer(ThreadPool::Session&, const DecoderLayer&, const CacheRef&, const Step&, Rows&, bool last);
+    // Memory for rows as the inputs of a weight lie.
+    struct SortedRows {
+        AlignedArray<float> floats;
+        ActivationBuffer quantized;
+    };
+    Input fitting(ThreadPool::Session&, const WeightData&, const Input&, SortedRows&);
+    void multiply(ThreadPool::Session&, const std::vector<Product>&, const Input&);
     Input normed(ThreadPool::Session&, const NormRef&, std::int64_t rows, std::initializer_list<const LinearRef*>);
     void project(ThreadPool::Session&, const LinearRef&, const Input&, const NormRef& post);
     void rotate_and_write(ThreadPool::Session&, const DecoderLayer&, const CacheRef&, const Step&);
@@ -89,6 +97,7 @@ class Decoder {
 
     AlignedArray<float> x_, normed_, q_, k_, v_, attended_, inner_, projected_;
     ActivationBuffer hidden_q_, attended_q_, inner_q_;
+    SortedRows sorted_, sorted_up_;
 };
 
 }  // namespace safegen::cpu

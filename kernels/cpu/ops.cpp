@@ -25,27 +25,49 @@ template <class Body> void over_ranges(std::int64_t n, std::int64_t unit, const 
 
 }  // namespace
 
+namespace {
+
+// body(row) for all rows, sixteen a piece.
+template <class Body> void over_rows(ThreadPool::Session& session, std::int64_t rows, const Body& body) {
+    const std::int64_t chunk = 16;
+    session.run((rows + chunk - 1) / chunk, [&](std::int64_t i) {
+        for (std::int64_t r = i * chunk; r < std::min(rows, (i + 1) * chunk); ++r) body(r);
+    });
+}
+
+// Rows as the weight's inputs lie: x, or a copy in memory of the calling thread.
+const float* sorted_rows(ThreadPool::Session& session, const WeightData& weight, const float* x, std::int64_t rows) {
+    if (weight.is_in_order()) return x;
+    thread_local AlignedArray<float> memory;
+    float* sorted = memory.reserve(rows * weight.in);
+    over_rows(session, rows, [&](std::int64_t r) { weight.sort(x + r * weight.in, sorted + r * weight.in); });
+    return sorted;
+}
+
+}  // namespace
+
 void linear(const WeightData& weight, const float* x, const float* bias, std::int64_t rows, float* y) {
     ThreadPool::Session session;
+    x = sorted_rows(session, weight, x, rows);
     Input input{rows, x};
     thread_local ActivationBuffer buffer;
     if (weight.packed) {
         input.quantized = buffer.reserve(rows, weight.in);
-        const std::int64_t chunk = 16, pieces = (rows + chunk - 1) / chunk;
-        session.run(pieces, [&](std::int64_t i) {
-            for (std::int64_t r = i * chunk; r < std::min(rows, (i + 1) * chunk); ++r)
-                quantize_columns(x + r * weight.in, weight.in, 0, input.quantized, r);
-        });
+        over_rows(session, rows,
+                  [&](std::int64_t r) { quantize_columns(x + r * weight.in, weight.in, 0, input.quantized, r); });
     }
     products(session, {{&weight, bias, y}}, input);
 }
 
 void embedding_row(const WeightData& weight, std::int64_t id, float* out) {
+    float* row = weight.is_in_order() ? out : thread_scratch(Scratch::row, weight.in);
     if (weight.packed) {
-        dequantize_packed(*weight.packed, id, out);
+        dequantize_packed(*weight.packed, id, row);
     } else {
-        kernels().dequantize(weight.kind, weight.raw + id * weight.row_bytes, weight.in, out);
+        kernels().dequantize(weight.kind, weight.raw + id * weight.row_bytes, weight.in, row);
     }
+    if (weight.is_in_order()) return;
+    for (std::int64_t i = 0; i < weight.in; ++i) out[weight.order[static_cast<std::size_t>(i)]] = row[i];
 }
 
 void embedding(const WeightData& weight, const std::int64_t* ids, std::int64_t tokens, float* out) {

@@ -15,17 +15,23 @@
 namespace safegen::cpu {
 
 // A weight [out, in] as the kernels use it. raw: rows in file layout, where it is not packed; whoever made it keeps the
-// memory alive.
+// memory alive. order: which of the model's inputs comes where (GPTQ's act-order); empty: as they are.
 struct WeightData {
     Kind kind;
     std::int64_t out, in, row_bytes;
     const std::uint8_t* raw;
     std::optional<PackedWeight> packed;
+    std::vector<std::int32_t> order;
 
     std::int64_t units() const { return (out + kBlockOuts - 1) / kBlockOuts; }
+    bool is_in_order() const { return order.empty(); }
+    // A row as the model has it to one as the inputs lie here; not in place, and where there is an order.
+    void sort(const float* x, float* sorted) const {
+        for (std::int64_t i = 0; i < in; ++i) sorted[i] = x[order[static_cast<std::size_t>(i)]];
+    }
 };
 
-// Rows to be multiplied, in one form or both. floats: [rows, in].
+// Rows to be multiplied, in one form or both, as the weight's inputs lie. floats: [rows, in].
 struct Input {
     std::int64_t rows;
     const float* floats = nullptr;

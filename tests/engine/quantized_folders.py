@@ -45,7 +45,7 @@ def save(model: Any, folder: Path, choose: Choose, settings: dict[str, Any] | No
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     for name, weight in state.items():
-        quantize = choose(name)
+        quantize = choose(name) if name.endswith(".weight") else None
         if quantize is not None:
             stored = quantize(weight, random)
             module = name.removesuffix("weight")

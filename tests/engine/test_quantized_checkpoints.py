@@ -19,11 +19,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from safegen import _native
 from safegen.engine.models.layers import Decoder
 from safegen.engine.models.loader import load_model
 from safegen.engine.models.native import NativeDecoder, fused
 from safegen.kernels.api import Weight
-from safegen.kernels.cpu import CpuOps, SortedInputs
+from safegen.kernels.cpu import CpuOps
 from safegen.kernels.int4 import unpack_words
 from safegen.kernels.quant import round_trip_activations
 from safegen.kernels.reference import ReferenceOps
@@ -39,16 +40,15 @@ SEQUENCES = [random_ids(21, 1), random_ids(3, 2)]
 
 @dataclass(frozen=True)
 class Case:
-    """kinds: what the native kernels may make of a layer's weight. is_fused: whether a step is one native call."""
+    """kinds: what the native kernels may make of a layer's weight."""
 
     quantize: Quantize
     settings: dict[str, Any]
     kinds: frozenset[str]
-    is_fused: bool = True
 
 
-def case(quantize: Quantize, settings: dict[str, Any], *kinds: str, is_fused: bool = True) -> Case:
-    return Case(quantize, settings, frozenset(kinds), is_fused)
+def case(quantize: Quantize, settings: dict[str, Any], *kinds: str) -> Case:
+    return Case(quantize, settings, frozenset(kinds))
 
 
 def gptq_settings(group: int, **settings: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ CASES = {
     "gptq-whole-rows": case(folders.gptq(-1), gptq_settings(-1), "q5_0"),
     "gptq-groups-of-16": case(folders.gptq(16), gptq_settings(16), "f16"),
     "gptq-act-order": case(
-        folders.gptq(32, act_order=True), gptq_settings(32, desc_act=True), "q5_0", is_fused=False
+        folders.gptq(32, act_order=True), gptq_settings(32, desc_act=True), "q5_0"
     ),
     "gptq-act-order-of-16": case(folders.gptq(16, act_order=True), gptq_settings(16, desc_act=True), "f16"),
     "gptq-8-bits": case(folders.gptq(32, bits=8, symmetric=True), gptq_settings(32, bits=8, sym=True), "q8_0"),
@@ -117,7 +117,6 @@ CASES = {
         folders.packed(32, act_order=True),
         compressed("pack-quantized", {**INT4, "strategy": "group", "group_size": 32, "actorder": "group"}),
         "q4_0",
-        is_fused=False,
     ),
     "packed-8-bits": case(
         folders.packed(-1, bits=8), compressed("pack-quantized", {**INT8, "strategy": "channel"}), "q8_0"
@@ -189,7 +188,6 @@ def test_the_native_kernels_keep_the_digits_packed(name: str, tmp_path: Path) ->
         assert torch.equal(numbers, expected.half().float() if weight.kind == "f16" else expected), tensor
         assert weight.data.numel() == 0 if weight.kind != "f16" else weight.data.dtype == torch.float16
         assert weight.scales is None
-    assert isinstance(fused(model), NativeDecoder) == CASES[name].is_fused
 
 
 class RoundedActivations(ReferenceOps):
@@ -240,24 +238,55 @@ def test_weights_stay_packed_and_nothing_else_is_left_of_them(name: str, tmp_pat
     loaded = load(tmp_path, CpuOps())
     for layer in loaded.layers:
         for weight in (layer.mlp.gate.weight, layer.mlp.up.weight, layer.mlp.down.weight):
-            native = weight.packed.native if isinstance(weight.packed, SortedInputs) else weight.packed
-            assert native.num_bytes == 64 * 160 * BITS[name] / 8
+            order_bytes = 4 * weight.shape[1] if name == "gptq-act-order" else 0
+            assert weight.packed.num_bytes == 64 * 160 * BITS[name] / 8 + order_bytes
     gc.collect()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # looking at what is alive wakes deprecated attributes
         alive = [tensor for tensor in gc.get_objects() if isinstance(tensor, Tensor) and 160 in tensor.shape]
-    kept = 3 * 2 if name == "fp8-blocks" else 2 if name == "gptq-act-order" else 0  # halves; orders of down_proj
+    kept = 3 * 2 if name == "fp8-blocks" else 0
     assert len({tensor.data_ptr() for tensor in alive}) == kept
     assert all(tensor.dtype != torch.float32 for tensor in alive)
 
 
 @pytest.mark.parametrize("name", ["awq", "gptq-act-order", "fp8-blocks", "int8-rows"])
-def test_a_step_has_the_same_bits_alone_chunked_and_in_company(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_native_step_has_the_same_bits_alone_chunked_and_in_company(name: str, exact: bool, tmp_path: Path) -> None:
+    """And those of the readable decoder, operation by operation."""
     saved(name, tmp_path)
-    model = fused(load(tmp_path, CpuOps()))
-    alone = [all_logits(model, [sequence], chunk=64)[0] for sequence in SEQUENCES]
-    for chunk in (64, 1):
+    readable = load(tmp_path, CpuOps(exact=exact))
+    model = fused(readable)
+    assert isinstance(model, NativeDecoder)
+    alone = [all_logits(readable, [sequence], chunk=64)[0] for sequence in SEQUENCES]
+    for chunk in (64, 5, 1):
         assert all(torch.equal(a, b) for a, b in zip(all_logits(model, SEQUENCES, chunk), alone))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("variant", ["llama-biases", "gemma3", "qwen3"])
+def test_act_order_is_sorted_wherever_it_occurs(variant: str, exact: bool, tmp_path: Path) -> None:
+    """Each projection in an order of its own, beside others that have none, and the head and the embedding too."""
+    theirs = tiny_model(variant)
+    mixed = {"k_proj": folders.gptq(32), "up_proj": folders.gptq(32), "lm_head": folders.gptq(32, act_order=True)}
+    if variant == "qwen3":  # whose head is the embedding
+        mixed["embed_tokens"] = mixed["lm_head"]
+    other = folders.layers(folders.gptq(32, act_order=True))
+    folders.save(theirs, tmp_path, lambda name: mixed.get(name.split(".")[-2]) or other(name), gptq_settings(32))
+    readable = load(tmp_path, CpuOps(exact=exact))
+    if exact:
+        assert_logits(readable, theirs)
+    native = fused(readable)
+    assert isinstance(native, NativeDecoder)
+    for chunk in (64, 3):
+        for ours, expected in zip(all_logits(native, SEQUENCES, chunk), all_logits(readable, SEQUENCES, 64)):
+            assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("order", [[0] * 32, list(range(1, 33)), [-1, *range(1, 32)], list(range(31))])
+def test_an_order_that_is_none_is_refused(order: list[int]) -> None:
+    raw = torch.zeros(2, 18, dtype=torch.uint8).numpy()
+    with pytest.raises(ValueError, match="order"):
+        _native.CpuWeight("q4_0", raw, 2, 32, "packed", torch.tensor(order).numpy())
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "phi3", "gemma3", "mistral"])
