@@ -164,6 +164,8 @@ Input Decoder::fitting(ThreadPool::Session& session, const WeightData& weight, c
 
 // Products of one input; those whose inputs lie in an order of their own each by itself.
 void Decoder::multiply(ThreadPool::Session& session, const std::vector<Product>& all, const Input& input) {
+    if (std::all_of(all.begin(), all.end(), [](const Product& p) { return p.weight->is_in_order(); }))
+        return products(session, all, input);
     std::vector<Product> in_order;
     for (const Product& product : all) {
         if (product.weight->is_in_order()) {
