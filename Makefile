@@ -7,13 +7,16 @@ export SAFEGEN_CASES ?= $(abspath ../shared/cases)
 # The interpreter with llama-cpp-python that benchmarks/cpu_decode.py compares with: `make bench-peers` builds it.
 PEERS := build/peers
 export SAFEGEN_LLAMACPP_PYTHON ?= $(wildcard $(abspath $(PEERS))/bin/python)
+# llama.cpp's server that benchmarks/serve.py compares with: `make bench-server-peer` builds it.
+LLAMA_SERVER := build/llama.cpp/bin/llama-server
+export SAFEGEN_LLAMA_SERVER ?= $(wildcard $(abspath $(LLAMA_SERVER)))
 # The interpreter with Presidio and detect-secrets that benchmarks/guards.py compares with: `make bench-guard-peers`.
 GUARD_PEERS := build/guard-peers
 export SAFEGEN_GUARD_PEERS_PYTHON ?= $(wildcard $(abspath $(GUARD_PEERS))/bin/python)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 NATIVE_SOURCES := $(wildcard grammars/native/*.?pp kernels/cpu/*.?pp safegen/*.cpp) CMakeLists.txt
 
-.PHONY: setup demo test test-full test-kernels bench bench-peers bench-guard-peers typecheck lint format native sanitize fuzz neon wheel-test clean
+.PHONY: setup demo test test-full test-kernels bench bench-peers bench-server-peer bench-guard-peers typecheck lint format native sanitize fuzz neon wheel-test clean
 
 setup: $(VENV)/.ready
 
@@ -54,6 +57,16 @@ $(PEERS)/.ready: | build
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install -q --no-binary llama-cpp-python llama-cpp-python==0.3.36
 	touch $@
+
+# llama.cpp's own server, compiled for this very processor from the sources that llama-cpp-python brings (as long again).
+bench-server-peer: $(LLAMA_SERVER)
+
+$(LLAMA_SERVER): | build setup
+	rm -rf build/llama.cpp && mkdir -p build/llama.cpp
+	$(BIN)/pip download -q --no-deps --no-binary llama-cpp-python -d build/llama.cpp llama-cpp-python==0.3.36
+	tar xzf build/llama.cpp/llama_cpp_python-*.tar.gz -C build/llama.cpp --strip-components=1
+	cmake -S build/llama.cpp/vendor/llama.cpp -B build/llama.cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF > build/llama.cpp/cmake.log 2>&1 || (cat build/llama.cpp/cmake.log; exit 1)
+	cmake --build build/llama.cpp --target llama-server
 
 # Presidio with a spaCy model that is a package, and detect-secrets, away from our own packages.
 bench-guard-peers: $(GUARD_PEERS)/.ready

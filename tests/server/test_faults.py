@@ -4,10 +4,8 @@ block of the cache comes back."""
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import socket
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,63 +15,23 @@ import httpx2
 import pytest
 
 from safegen.guards import Guards
-from tests.server.harness import ASK, Live, live, slow_runtime, wait_for_blocks
+from tests.server.clients import (
+    GOOD,
+    LONG,
+    begun,
+    die_mid_stream,
+    joined,
+    num_running,
+    request_bytes,
+    send_bad_schema,
+    send_garbage,
+    send_oversized,
+    settled,
+    text_of,
+)
+from tests.server.harness import ASK, Live, live, slow_runtime
 from tests.support.guards import Ssn
 from tests.support.sdk_fakes import make_runtime
-
-CHAT = "/v1/chat/completions"
-SCHEMA = {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 5}
-TYPED = {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}}
-GOOD: list[dict[str, Any]] = [
-    {**ASK, "seed": seed, "stream": True, "max_tokens": 60, "min_tokens": 20, **(TYPED if seed % 2 else {})}
-    for seed in range(6)
-]
-LONG = {**ASK, "stream": True, "max_tokens": 1500, "min_tokens": 1500}
-
-
-def text_of(server: Live, body: dict[str, Any]) -> str:
-    """What a stream shows, with its ends."""
-    answer = httpx2.post(f"{server.url}{CHAT}", json=body, timeout=60)
-    assert answer.status_code == 200, answer.text
-    lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
-    assert lines[-1] == "[DONE]"
-    choices = [json.loads(line)["choices"][0] for line in lines[:-1]]
-    return json.dumps([(choice["delta"], choice["finish_reason"]) for choice in choices if choice["delta"]])
-
-
-def joined(text: str) -> str:
-    return "".join(delta.get("content") or "" for delta, _ in json.loads(text))
-
-
-def request_bytes(body: dict[str, Any], path: str = CHAT) -> bytes:
-    raw = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
-    return head.encode() + raw
-
-
-def begun(
-    server: Live, body: dict[str, Any], receive_buffer_bytes: int | None = None, path: str = CHAT
-) -> socket.socket:
-    """A connection whose stream has begun."""
-    made = server.connect(receive_buffer_bytes)
-    made.sendall(request_bytes(body, path))
-    assert b"200 OK" in made.recv(256)
-    return made
-
-
-def num_running(server: Live) -> int:
-    return server.runtime.engine_stats().running
-
-
-def settled(server: Live, within_s: float = 10.0) -> bool:
-    """No request is in work, no block is held, no place in the queue is taken."""
-    admission = server.app.state.server.admission
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if admission.num_pending == 0 and server.app.state.server.meter.num_running == 0:
-            return wait_for_blocks(server.runtime)
-        time.sleep(0.01)
-    return False
 
 
 def beside(server: Live, bad: Any) -> None:
@@ -98,13 +56,7 @@ def beside(server: Live, bad: Any) -> None:
 
 def test_a_client_killed_mid_stream_is_cancelled_and_harms_nobody() -> None:
     with live(slow_runtime(0.002)) as server:
-
-        def killed() -> None:
-            made = begun(server, LONG)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, as of a crash
-            made.close()
-
-        beside(server, killed)
+        beside(server, lambda: die_mid_stream(server))
         assert settled(server)
         assert server.runtime.engine_stats().finished["cancelled"] > 0
 
@@ -166,29 +118,6 @@ def test_kernel_timeouts_are_set_on_every_connection() -> None:
         assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 4000
 
 
-def garbage(rng: random.Random) -> bytes:
-    kind = rng.randrange(6)
-    if kind == 0:
-        return rng.randbytes(rng.randrange(1, 400))
-    body = json.dumps(
-        {**ASK, rng.choice(["temperature", "messages", "n", "x", "tools"]): rng.choice([[], {}, -1, "x"])}
-    )
-    raw = bytearray(request_bytes(json.loads(body)))
-    if kind == 1:
-        for _ in range(rng.randrange(1, 8)):
-            raw[rng.randrange(len(raw))] = rng.randrange(256)
-    elif kind == 2:
-        raw = raw[: rng.randrange(1, len(raw))]
-    elif kind == 3:
-        raw = bytearray(
-            request_bytes(json.loads(body), rng.choice(["/", "/v1/models", "/health", "/v1/x?y=%ff", CHAT + "/"]))
-        )
-    elif kind == 4:
-        at = raw.index(b"\r\n\r\n") + 4
-        raw[at:] = rng.randbytes(len(raw) - at)
-    return bytes(raw)
-
-
 def test_garbage_harms_nobody(full: bool) -> None:
     rng = random.Random(11)
     count = 0
@@ -197,20 +126,7 @@ def test_garbage_harms_nobody(full: bool) -> None:
         def one() -> None:
             nonlocal count
             count += 1
-            made = server.connect()
-            try:
-                made.sendall(garbage(rng))
-                made.shutdown(socket.SHUT_WR)
-                answer = b""
-                while piece := made.recv(65536):
-                    answer += piece
-                    assert len(answer) < 1 << 20
-                status = answer.split(b" ", 2)[1] if answer.startswith(b"HTTP/1.1 ") else b"closed"
-                assert not status.startswith(b"5"), answer
-            except (ConnectionError, TimeoutError):
-                pass
-            finally:
-                made.close()
+            send_garbage(server, rng)
 
         beside(server, one)
         while count < (10_000 if full else 300):
@@ -220,17 +136,6 @@ def test_garbage_harms_nobody(full: bool) -> None:
 
 
 def test_bad_schemas_and_oversized_bodies_harm_nobody() -> None:
-    deep: dict[str, Any] = {}
-    for _ in range(200):
-        deep = {"allOf": [deep, {"not": deep}]} if len(json.dumps(deep)) < 50_000 else {"items": deep}
-    schemas = [
-        {"type": 7},
-        {"$ref": "#/nowhere"},
-        {"not": {}},
-        {"pattern": "(" * 300},
-        {"enum": ["x" * 9000] * 3},
-        deep,
-    ]
     number = 0
     with live(make_runtime(), max_body_bytes=200_000) as server:
 
@@ -238,14 +143,9 @@ def test_bad_schemas_and_oversized_bodies_harm_nobody() -> None:
             nonlocal number
             number += 1
             if number % 3 == 0:
-                answer = httpx2.post(f"{server.url}{CHAT}", content=b" " * 300_000, timeout=30)
-                assert answer.status_code == 413
-                return
-            form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schemas[number % len(schemas)]}}
-            answer = httpx2.post(
-                f"{server.url}{CHAT}", json={**ASK, "response_format": form, "max_tokens": 3}, timeout=30
-            )
-            assert answer.status_code in (200, 400)
+                send_oversized(server, 300_000)
+            else:
+                send_bad_schema(server, number - number // 3)
 
         beside(server, bad)
         assert settled(server)

@@ -18,8 +18,8 @@ from safegen.server.auth import ApiKey, key_digest
 from safegen.server.command import _settings
 from safegen.server.playground.explain import MAX_TEXT_CHARACTERS
 from safegen.server.playground.page import page
+from tests.server.clients import begun, settled
 from tests.server.harness import ASK, KEY, InProcess, live, served, settings, slow_runtime, wait_for_blocks
-from tests.server.test_faults import begun, settled
 from tests.support.guards import Ssn
 from tests.support.sdk_fakes import ScriptedBackend, make_runtime
 

@@ -9,8 +9,8 @@ import pytest
 
 from safegen.guards import Guards
 from safegen.server.auth import ApiKey, key_digest
+from tests.server.clients import settled
 from tests.server.harness import KEY, Live, live, slow_runtime
-from tests.server.test_faults import settled
 from tests.support.browser import Browser
 from tests.support.guards import Ssn
 from tests.support.sdk_fakes import ScriptedBackend, make_runtime
