@@ -1,4 +1,5 @@
-"""The command line: `safegen generate`, `check`, `plan`, `bench`, `serve`, `models`, `job`.
+"""The command line: `safegen generate`, `check`, `plan`, `bench`, `serve`, `gateway`,
+`models`, `job`.
 
 Exit codes: 0 done; 1 the answer is not "ok", a checked type is refused, a plan cannot be had or a promise not held; 2 a
 mistake in the call (message on stderr, never a traceback); 3 rows of a job are not "ok"; 130 interrupted. The answer
@@ -16,6 +17,7 @@ from typing import Any
 
 from safegen.capacity.command import add_plan
 from safegen.errors import RequestError, SafegenError
+from safegen.gateway.command import add_gateway
 from safegen.jobs.command import add_job
 from safegen.load.command import add_bench
 from safegen.server.command import add_serve
@@ -49,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     add_plan(commands.add_parser("plan", help="what a model needs on a device, and what it gives there"))
     add_bench(commands.add_parser("bench", help="put a model under load, and hold it to a promise"))
     add_serve(commands.add_parser("serve", help="serve a model over HTTP, in the shapes of OpenAI's API"))
+    add_gateway(commands.add_parser("gateway", help="one address before several upstreams"))
     _add_models(commands.add_parser("models", help="list local models, or pull one"))
     add_job(commands, _add_type_options, _spec)
     return parser

@@ -29,6 +29,11 @@ def metrics_text(
 ) -> str:
     """All families, and further ones at the end. labels: put on every sample, such as {"model": "small"}. Raises
     RequestError for a bad name."""
+    return families_text([*_request_families(engine, meter), *_engine_families(engine), *further], labels)
+
+
+def families_text(families: Iterable[Family], labels: Labels | None = None) -> str:
+    """The exposition of these families. Raises RequestError for a bad name of a label."""
     common = dict(labels or {})
     for name in common:
         if not isinstance(name, str) or not _LABEL_NAME.fullmatch(name) or name.startswith("__") or name in _OWN_LABELS:
@@ -38,7 +43,6 @@ def metrics_text(
                 field="labels",
                 value=name,
             )
-    families = [*_request_families(engine, meter), *_engine_families(engine), *further]
     lines = [line for family in families for line in family.lines(common)]
     return "\n".join([*lines, "# EOF"]) + "\n"
 

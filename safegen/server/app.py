@@ -6,11 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
+from fastapi import FastAPI
 
 import safegen
 from safegen.async_llm import AsyncLLM
@@ -18,13 +14,11 @@ from safegen.llm import LLM
 from safegen.runtime import Runtime
 from safegen.server.batch_routes import batch_routes, file_routes
 from safegen.server.batches import Batches
-from safegen.server.errors import ApiError
-from safegen.server.middleware import RequestIds
 from safegen.server.openapi import describe
 from safegen.server.playground.routes import playground_routes
-from safegen.server.replies import error_answer
 from safegen.server.routes import completion_routes, model_routes, state_routes
 from safegen.server.settings import ServerSettings
+from safegen.server.shell import dress
 from safegen.server.state import ServerState
 
 _DESCRIPTION = "A model with guaranteed answers, in the shapes of OpenAI's API. What is not listed is refused by name."
@@ -53,8 +47,8 @@ def create_app(llm: LLM | AsyncLLM | Runtime, settings: ServerSettings | None = 
         title="safegen", version=safegen.__version__, description=_DESCRIPTION, lifespan=lifespan,
         docs_url=None, redoc_url=None, redirect_slashes=False,
     )  # fmt: skip
-    app.state.server = state
-    for router in (completion_routes(state), model_routes(state), state_routes(state)):
+    shared = (model_routes(state), state_routes(state, state.unready, state.metrics_text))
+    for router in (completion_routes(state), *shared):
         app.include_router(router)
     if state.settings.playground:
         app.include_router(playground_routes(state))
@@ -64,31 +58,5 @@ def create_app(llm: LLM | AsyncLLM | Runtime, settings: ServerSettings | None = 
     app.openapi = partial(  # type: ignore[method-assign]
         describe, app, has_keys=not state.settings.keyring.is_open, model_names=state.settings.model_names
     )
-    _handle_errors(app)
-    if state.settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(state.settings.cors_origins), allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type", "x-request-id"], expose_headers=["x-request-id"],
-        )  # fmt: skip
-    app.add_middleware(RequestIds, meter=state.meter)
+    dress(app, state)
     return app
-
-
-def _handle_errors(app: FastAPI) -> None:
-    @app.exception_handler(ApiError)
-    async def api_error_answer(request: Request, error: ApiError) -> Response:
-        return error_answer(error)
-
-    @app.exception_handler(HTTPException)
-    async def http_answer(request: Request, error: HTTPException) -> Response:
-        """Of the router: no such path, or no such method there."""
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-        message = {404: "there is nothing here", 405: "no such method here"}.get(error.status_code, "refused")
-        return error_answer(ApiError(error.status_code, message, code=code, headers=error.headers))
-
-    @app.exception_handler(RequestValidationError)
-    async def parameter_answer(request: Request, error: RequestValidationError) -> Response:
-        """Of a parameter in a path or a query."""
-        first = error.errors()[0]
-        param = str(first["loc"][-1])[:256]
-        return error_answer(ApiError(400, f"invalid value for {param!r}", param=param, code="invalid_value"))

@@ -37,6 +37,7 @@ class RequestIds:
             return
         given = next((value for name, value in scope["headers"] if name == REQUEST_ID_HEADER), b"")
         request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}".encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
         started, status = time.perf_counter(), CLIENT_LEFT
 
         async def told(message: Message) -> None:

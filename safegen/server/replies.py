@@ -46,7 +46,7 @@ def error_answer(error: ApiError) -> Response:
 
 
 class Reply:
-    """What work may send: `json` once, or `open`, any number of `event`, and `done`."""
+    """What work may send: `json` or `whole` once, or `open`, any number of `event` and `piece`, and `done`."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -60,13 +60,13 @@ class Reply:
         return 0.0 if self._since is None else self._now() - self._since
 
     async def json(self, document: Any) -> None:
-        await self._whole(200, encoded(document), {})
+        await self.whole(200, encoded(document), {})
 
     async def error(self, error: ApiError) -> None:
         if self.is_begun:
-            await self._piece(b"data: " + error.encoded + b"\n\n", more=False)
+            await self.piece(b"data: " + error.encoded + b"\n\n", more=False)
         else:
-            await self._whole(error.status, error.encoded, error.headers)
+            await self.whole(error.status, error.encoded, error.headers)
 
     async def open(self) -> None:
         self.is_begun = True
@@ -74,19 +74,19 @@ class Reply:
 
     async def event(self, document: bytes) -> None:
         """document: JSON, encoded."""
-        await self._piece(b"data: " + document + b"\n\n", more=True)
+        await self.piece(b"data: " + document + b"\n\n", more=True)
 
     async def done(self) -> None:
-        await self._piece(b"data: [DONE]\n\n", more=False)
+        await self.piece(b"data: [DONE]\n\n", more=False)
 
-    async def _whole(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    async def whole(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.is_begun = True
         listed = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         listed += [(b"content-type", _JSON), (b"content-length", str(len(body)).encode())]
         await self._put({"type": "http.response.start", "status": status, "headers": listed})
-        await self._piece(body, more=False)
+        await self.piece(body, more=False)
 
-    async def _piece(self, body: bytes, *, more: bool) -> None:
+    async def piece(self, body: bytes, *, more: bool) -> None:
         await self._put({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _put(self, message: dict[str, Any]) -> None:

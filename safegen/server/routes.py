@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from safegen.observe.openmetrics import CONTENT_TYPE, metrics_text
+from safegen.observe.openmetrics import CONTENT_TYPE
 from safegen.server.bodies import parse_body
 from safegen.server.completions import ChatSpelling, TextSpelling
+from safegen.server.door import Door
 from safegen.server.errors import ApiError, unavailable
 from safegen.server.openapi import STREAM_CONTENT, error_responses, json_body
 from safegen.server.replies import JsonAnswer
@@ -47,22 +49,22 @@ def completion_routes(state: ServerState) -> APIRouter:
     return router
 
 
-def model_routes(state: ServerState) -> APIRouter:
+def model_routes(door: Door) -> APIRouter:
     router = APIRouter()
     created = int(time.time())
     models = {
         name: {"id": name, "object": "model", "created": created, "owned_by": "safegen"}
-        for name in state.settings.model_names
+        for name in door.settings.model_names
     }
 
     @router.get("/v1/models", response_model=ModelList, responses=error_responses(401))
     async def list_models(request: Request) -> Response:
-        state.authenticated(request)
+        door.authenticated(request)
         return JsonAnswer({"object": "list", "data": list(models.values())})
 
     @router.get("/v1/models/{model:path}", response_model=ModelDocument, responses=error_responses(401, 404))
     async def retrieve_model(request: Request, model: str) -> Response:
-        state.authenticated(request)
+        door.authenticated(request)
         if model not in models:
             raise ApiError(404, f"there is no model {model!r:.80}", param="model", code="model_not_found")
         return JsonAnswer(models[model])
@@ -70,8 +72,9 @@ def model_routes(state: ServerState) -> APIRouter:
     return router
 
 
-def state_routes(state: ServerState) -> APIRouter:
-    """/health and /ready take no key: load balancers have none."""
+def state_routes(door: Door, unready: Callable[[], ApiError | None], text: Callable[[], str]) -> APIRouter:
+    """/health and /ready take no key: load balancers have none. unready: why nothing can be answered, while nothing
+    drains. text: of /metrics."""
     router = APIRouter()
 
     @router.get("/health", response_model=Health)
@@ -80,15 +83,14 @@ def state_routes(state: ServerState) -> APIRouter:
 
     @router.get("/ready", response_model=Health, responses=error_responses(503))
     async def ready() -> Response:
-        if state.admission.is_draining or state.runtime.is_closed:
-            raise unavailable()
+        reason = unavailable() if door.admission.is_draining else unready()
+        if reason is not None:
+            raise reason
         return JsonAnswer({"status": "ok"})
 
     @router.get("/metrics", responses={200: {"content": {CONTENT_TYPE: {}}}, **error_responses(401)})
     async def metrics(request: Request) -> Response:
-        state.authenticated(request)
-        runtime, labels = state.runtime, {"model": state.settings.model_names[0]}
-        text = metrics_text(runtime.engine_stats(), runtime.meter, labels, state.meter.families(state.admission))
-        return Response(text.encode("utf-8", "backslashreplace"), headers={"content-type": CONTENT_TYPE})
+        door.authenticated(request)
+        return Response(text().encode("utf-8", "backslashreplace"), headers={"content-type": CONTENT_TYPE})
 
     return router
