@@ -16,9 +16,8 @@ _STATES = ("closed", "open", "half_open")
 def gateway_families(
     upstreams: Sequence[Upstream], router: Router, dispatch: Dispatch, budget: RetryBudget
 ) -> Iterator[Family]:
-    yield _gauges(
-        "upstream_up", "Whether an upstream lives.", "upstream", {each.name: each.is_up for each in upstreams}
-    )
+    lives = {each.name: int(each.is_up) for each in upstreams}
+    yield _gauges("upstream_up", "Whether an upstream lives.", "upstream", lives)
     outstanding = {each.name: each.outstanding for each in upstreams}
     yield _gauges("upstream_outstanding", "Requests that an upstream has in work.", "upstream", outstanding)
     circuits = [
@@ -40,10 +39,10 @@ def gateway_families(
     yield counters("gateway_further_attempts", "Tries beyond the first.", "kind", further)
     won = {"won": dispatch.counts["hedge_won"], "lost": dispatch.counts["hedge"] - dispatch.counts["hedge_won"]}
     yield counters("gateway_hedges", "Hedges by outcome.", "outcome", won)
-    refused = [("_total", {}, float(budget.num_refused))]
-    yield Family("gateway_attempts_refused", "counter", "Further tries that the retry budget had no room for.", refused)
+    text = "Further tries that the retry budget had no room for."
+    yield Family("gateway_attempts_refused", "counter", text, [("_total", {}, float(budget.num_refused))])
     yield gauge("gateway_retry_tokens", "Further tries that may be made at once.", budget.tokens)
 
 
-def _gauges(name: str, text: str, label: str, values: dict[str, int] | dict[str, bool]) -> Family:
+def _gauges(name: str, text: str, label: str, values: dict[str, int]) -> Family:
     return Family(f"gateway_{name}", "gauge", text, [("", {label: key}, float(value)) for key, value in values.items()])

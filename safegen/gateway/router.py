@@ -1,10 +1,10 @@
 """Which upstream a request goes to: one that has its model, is well, and has room.
 
-Prefix affinity: requests whose prompts begin alike go to the same replica, whose prefix cache then holds that beginning.
-The order of preference is rendezvous hashing (Thaler and Ravishankar 1998): each upstream has a score for a beginning,
-so one that comes or goes moves its own requests alone, and gateways agree without talking. The favoured one is left
-for the next in that order once it has `spill_after` more requests than the least busy one (bounded loads). Without a
-beginning the least busy one is taken, in turn where several are.
+Prefix affinity: requests whose prompts begin alike go to the same replica, whose prefix cache then holds that
+beginning. The order of preference is rendezvous hashing (Thaler and Ravishankar 1998): each upstream has a score for a
+beginning, so one that comes or goes moves its own requests alone, and gateways agree without talking. The favoured one
+is left for the next in that order once it has `spill_after` more requests than the least busy one (bounded loads).
+Without a beginning the least busy one is taken, in turn where several are.
 
 Where no upstream has room a request waits in its model's line, first come first served; a further attempt of a request
 stands at its head. A line is bounded in length and time.
