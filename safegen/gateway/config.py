@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from safegen.errors import RequestError
@@ -21,7 +22,7 @@ from safegen.server.auth import ApiKey
 from safegen.server.bodies import param_of
 from safegen.server.settings import ServerSettings
 
-AUTOMATIC, OFF = "auto", "off"
+AUTOMATIC, NONE = "auto", "none"
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -40,7 +41,7 @@ class _Section(BaseModel):
 class UpstreamConfig(_Section):
     """url: the base URL, as OpenAI clients take it; without a path it is the host's /v1. models: the names that it
     answers to. key_env: the variable that holds its key. forward_authorization: it gets the client's own key instead.
-    max_concurrent: requests that it has at once. health: the path that tells whether it lives, "off", or "auto" for
+    max_concurrent: requests that it has at once. health: the path that tells whether it lives, "none", or "auto" for
     the first that it has of /ready, /health and its list of models. ca_file: of who has signed its certificate."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -60,14 +61,18 @@ class UpstreamConfig(_Section):
             raise ValueError("a base URL is http://HOST:PORT/v1 or https://HOST/v1")
         if parts.username is not None or parts.query or parts.fragment or re.search(r"[^!-~]|\\|\.\.", url):
             raise ValueError("a base URL has no user, query, fragment, '..', or characters outside of ASCII")
+        try:
+            httpx2.URL(url)
+        except httpx2.InvalidURL as error:
+            raise ValueError(str(error)) from None
         path = parts.path.rstrip("/")
         return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
 
     @field_validator("health")
     @classmethod
     def _is_path(cls, health: str) -> str:
-        if health not in (AUTOMATIC, OFF) and not re.fullmatch(r"/[!-~]*", health):
-            raise ValueError("it takes a path such as /health, 'auto' or 'off'")
+        if health not in (AUTOMATIC, NONE) and not re.fullmatch(r"/(?!/)[!-~]*", health):
+            raise ValueError("it takes a path such as /health, 'auto' or 'none'")
         return health
 
     @model_validator(mode="after")
@@ -104,6 +109,12 @@ class Circuit(_Section):
     failure_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     open_s: Seconds = 1.0
     max_open_s: Seconds = 30.0
+
+    @model_validator(mode="after")
+    def _grows(self) -> Circuit:
+        if self.max_open_s < self.open_s:
+            raise ValueError("max_open_s is at least open_s")
+        return self
 
 
 class Retries(_Section):

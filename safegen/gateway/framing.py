@@ -65,7 +65,7 @@ def error_of(data: bytes) -> dict[str, Any] | None:
     """The error that an event tells, in OpenAI's shape."""
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     error = document.get("error") if isinstance(document, dict) else None
     return error if isinstance(error, dict) else None

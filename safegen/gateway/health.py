@@ -13,7 +13,7 @@ import random
 import httpx2
 
 from safegen.gateway.attempts import USER_AGENT, AttemptFailed, Pieces
-from safegen.gateway.config import OFF, HealthChecks
+from safegen.gateway.config import NONE, HealthChecks
 from safegen.gateway.upstream import Upstream
 
 _ABSENT = frozenset({404, 405, 501})
@@ -31,7 +31,7 @@ class Watch:
 
     async def run(self) -> None:
         """For ever, until it is cancelled."""
-        while self._upstream.config.health != OFF:
+        while self._upstream.config.health != NONE:
             self._upstream.look_again.clear()
             await self.check()
             await asyncio.sleep(_LEAST_PAUSE_S)
@@ -41,6 +41,8 @@ class Watch:
 
     async def check(self) -> None:
         """Ask once, and tell the upstream."""
+        if self._upstream.config.health == NONE:
+            return
         try:
             async with asyncio.timeout(self._checks.timeout_s):
                 self._upstream.checked(await self._is_well())

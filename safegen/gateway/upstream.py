@@ -20,7 +20,7 @@ import httpx2
 
 from safegen.errors import RequestError
 from safegen.gateway.breaker import CircuitBreaker
-from safegen.gateway.config import AUTOMATIC, OFF, Circuit, HealthChecks, UpstreamConfig
+from safegen.gateway.config import AUTOMATIC, NONE, Circuit, HealthChecks, UpstreamConfig
 
 _KEY = re.compile(r"[!-~]+")
 _KEEP_ALIVE_S = 4.0  # below what servers keep an idle connection: uvicorn five seconds, safegen fifteen
@@ -50,7 +50,7 @@ class Upstream:
         self.transport = transport or _transport(config)
         self.outstanding = 0
         self.counts: Counter[str] = Counter()
-        self.is_up = config.health == OFF
+        self.is_up = config.health == NONE
         self.on_change: Callable[[], None] = lambda: None
         self.look_again = asyncio.Event()
         self._checks = checks
@@ -84,7 +84,7 @@ class Upstream:
 
     def checked(self, is_good: bool) -> None:
         """The outcome of a check, or False for a connection that could not be opened."""
-        if self.config.health == OFF:
+        if self.config.health == NONE:
             return
         if is_good == self.is_up:
             self._alike = 0
@@ -199,6 +199,8 @@ def _transport(config: UpstreamConfig) -> httpx2.AsyncHTTPTransport:
 
 
 def _certificates(config: UpstreamConfig) -> ssl.SSLContext | bool:
+    if config.url.startswith("http:"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # knows no authority, and is never used
     if config.ca_file is None:
         return True
     try:
