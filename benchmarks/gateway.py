@@ -24,12 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import httpx2
 
-from benchmarks.common import environment, version, write_report
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.common import ROOT, environment, version, write_report
 
 FAKE = ROOT / "tests" / "gateway" / "fake_upstream.py"
 KINDS: dict[str, dict[str, Any]] = {"document": {"max_tokens": 8}, "stream": {"max_tokens": 64, "stream": True}}

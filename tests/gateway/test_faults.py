@@ -274,7 +274,7 @@ def test_requests_wait_while_every_upstream_is_down() -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_upstream")
         assert answer.headers["retry-after"] == "5"
 
-    through(body, fake, queue={"wait_s": 1.0})
+    through(body, fake, queue={"wait_s": 0.6})
 
 
 def test_a_hung_upstream_is_found_by_its_checks_and_its_requests_are_moved() -> None:

@@ -350,7 +350,7 @@ def test_an_upstream_without_checks_is_told_by_its_requests() -> None:
         assert await soon(lambda: gateway.upstream("one").breaker.allows())
         assert (await gateway.chat()).status_code == 200
 
-    through(body, fake, each={"health": "none"}, retries={"max_attempts": 6})
+    through(body, fake, each={"health": "none"}, retries={"max_attempts": 6}, queue={"wait_s": 0.5})
 
 
 def test_error_events_and_comments_of_an_upstream_go_on_as_they_are() -> None:

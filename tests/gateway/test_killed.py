@@ -166,7 +166,7 @@ async def under_fire(url: str, upstreams: list[Killable], load: dict[str, Any], 
         metrics = (await http.get("/metrics")).text
     print(f"{kills} kills, {dict(running.counts)}, lost: {running.lost}")
     assert running.lost == []
-    assert running.counts["document"] > kills and running.counts["stream"] > kills
+    assert running.counts["document"] > kills and running.counts["stream"] > kills and running.counts["cut"] > 0
     [retries] = re.findall(r'further_attempts_total\{kind="retry"\} (\d+)', metrics)
     assert int(retries) >= kills // 2  # kills were felt
     outstanding = re.findall(r"upstream_outstanding\{[^}]*\} (\S+)", metrics)
@@ -201,7 +201,7 @@ def run(upstreams: list[Killable], folder: Path, body: Callable[[str], Coroutine
 
 def test_no_request_that_had_not_begun_is_lost(tmp_path: Path, full: bool) -> None:
     upstreams = [fake("one"), fake("two")]
-    every_s, for_s = (5.0, 60.0) if full else (1.0, 6.0)
+    every_s, for_s = (5.0, 60.0) if full else (1.0, 5.0)
     load: dict[str, Any] = {"num_clients": 12, "num_words": 10, "expects": words(10)}
     run(upstreams, tmp_path, lambda url: under_fire(url, upstreams, load, every_s, for_s))
 
@@ -211,22 +211,3 @@ def test_no_request_to_real_servers_is_lost(tmp_path: Path) -> None:
     upstreams = [real(), real()]
     load: dict[str, Any] = {"num_clients": 4, "num_words": 12, "expects": None}
     run(upstreams, tmp_path, lambda url: under_fire(url, upstreams, load, 5.0, 60.0))
-
-
-def test_an_upstream_that_is_killed_mid_stream_ends_it_with_an_error(tmp_path: Path) -> None:
-    one = fake("one")
-
-    async def body(url: str) -> None:
-        async with httpx2.AsyncClient(base_url=url, **LINE) as http:
-            asked = {"model": "m", "messages": [], "stream": True, "max_tokens": 500}
-            async with http.stream("POST", CHAT, json=asked) as answer:
-                text = ""
-                async for piece in answer.aiter_text():
-                    if not text:
-                        one.kill()
-                    text += piece
-        events = data_of(text)
-        assert words(500).startswith(joined(events)) and joined(events)
-        assert json.loads(events[-1])["error"]["code"] == "upstream_failed"
-
-    run([one], tmp_path, body)

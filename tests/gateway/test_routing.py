@@ -246,7 +246,7 @@ def test_a_place_that_is_granted_to_one_who_has_just_left_is_given_back() -> Non
 
 
 def test_an_upstream_that_comes_up_takes_who_waits_and_forgets_its_failures() -> None:
-    one = upstream("a", failures=1, open_s=60.0)
+    one = upstream("a", failures=1, open_s=30.0)
     chosen = router(one)
 
     async def body() -> None:
