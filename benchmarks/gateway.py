@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,15 +44,17 @@ def process(*command: str, until: str) -> Iterator[list[str]]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(started.stdout or ()), daemon=True)  # a full pipe blocks
+    reader.start()
     try:
-        for line in started.stdout or ():
-            lines.append(line)
-            if until in line:
-                break
+        while not any(until in line for line in lines):
+            assert started.poll() is None, lines
+            time.sleep(0.01)
         yield lines
     finally:
         started.kill()
-        started.communicate()
+        started.wait()
+        reader.join()
 
 
 async def latencies_ms(url: str, body: dict[str, Any], in_flight: int, count: int) -> tuple[list[float], float]:

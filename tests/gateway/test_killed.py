@@ -143,14 +143,18 @@ class Load:
 
 
 async def kill_in_turn(upstreams: list[Killable], every_s: float, for_s: float) -> int:
-    """One is killed every so often, and started again at once. Returns how many kills that were."""
+    """One is killed every so often, and started again at once: the next one, as soon as the other one takes requests.
+    Returns how many kills that were."""
     number, ends = 0, time.monotonic() + for_s
-    while time.monotonic() < ends:
-        await asyncio.sleep(every_s)
-        victim = upstreams[number % len(upstreams)]
-        await asyncio.to_thread(victim.kill)
-        victim.start()
-        number += 1
+    async with httpx2.AsyncClient(**LINE) as http:
+        while time.monotonic() < ends:
+            await asyncio.sleep(every_s)
+            victim, other = upstreams[number % 2], upstreams[(number + 1) % 2]
+            while not await is_ready(http, other):
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(victim.kill)
+            victim.start()
+            number += 1
     return number
 
 
