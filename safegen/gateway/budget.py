@@ -14,12 +14,14 @@ from safegen.gateway.config import Retries
 
 
 class RetryBudget:
-    """Starts full. Used by the event loop's thread alone."""
+    """Starts full. most_in_work: requests that all upstreams may have, the reserve unless there is one. Used by the
+    event loop's thread alone."""
 
-    def __init__(self, config: Retries, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, config: Retries, most_in_work: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._clock = clock
-        self._tokens = float(config.reserve)
+        self._most = float(most_in_work if config.reserve is None else config.reserve)
+        self._tokens = self._most
         self._filled_at = clock()
         self.num_refused = 0
 
@@ -43,4 +45,4 @@ class RetryBudget:
         return True
 
     def _add(self, tokens: float) -> None:
-        self._tokens = min(float(self._config.reserve), self._tokens + tokens)
+        self._tokens = min(self._most, self._tokens + tokens)

@@ -119,12 +119,13 @@ class Circuit(_Section):
 
 class Retries(_Section):
     """max_attempts: of one request, the first included. share: tries beyond the first, of all requests; per_second: so
-    many more; reserve: how many may come at once, such as when an upstream dies with all that it has in work."""
+    many more; reserve: how many may come at once, such as when an upstream dies with all that it has in work; None is
+    as many as all upstreams together may have."""
 
     max_attempts: Annotated[int, Field(ge=1, le=16)] = 3
     share: Annotated[float, Field(ge=0, le=1)] = 0.2
-    per_second: Annotated[float, Field(ge=0, le=10_000)] = 2.0
-    reserve: Annotated[int, Field(ge=0, le=1_000_000)] = 100
+    per_second: Annotated[float, Field(ge=0, le=10_000)] = 10.0
+    reserve: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
 
 
 class Timeouts(_Section):

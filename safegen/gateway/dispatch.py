@@ -109,11 +109,11 @@ async def _first_begun(tries: list[Try]) -> Try:
 
 
 async def _cancel(tries: list[Try]) -> None:
+    begun = [task.result() for task in tries if task.done() and _has_stream(task)]
     for task in tries:
         task.cancel()
-    for outcome in await asyncio.gather(*tries, return_exceptions=True):
-        if isinstance(outcome, Stream):
-            await outcome.aclose()
+    closing = [outcome.aclose() for outcome in begun if isinstance(outcome, Stream)]
+    await asyncio.gather(*tries, *closing, return_exceptions=True)
 
 
 def _has_stream(task: Try) -> bool:

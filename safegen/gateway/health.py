@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 
 import httpx2
@@ -15,6 +16,8 @@ import httpx2
 from safegen.gateway.attempts import USER_AGENT, AttemptFailed, Pieces
 from safegen.gateway.config import NONE, HealthChecks
 from safegen.gateway.upstream import Upstream
+
+log = logging.getLogger("safegen.gateway")
 
 _ABSENT = frozenset({404, 405, 501})
 _MAX_BODY_BYTES = 1 << 20
@@ -33,7 +36,11 @@ class Watch:
         """For ever, until it is cancelled."""
         while self._upstream.config.health != NONE:
             self._upstream.look_again.clear()
-            await self.check()
+            try:
+                await self.check()
+            except Exception:  # a watch that ends would leave its upstream as it is, for ever
+                log.exception("the check of upstream %s has failed", self._upstream.name)
+                self._upstream.checked(False)
             await asyncio.sleep(_LEAST_PAUSE_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._checks.interval_s * random.uniform(0.8, 1.2)):

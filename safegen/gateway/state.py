@@ -41,7 +41,7 @@ class GatewayState(Door):
             Upstream(each, config.circuit, config.health, environment=environment) for each in config.upstreams
         )
         self.router = Router(self.upstreams, config.routing, config.queue)
-        self.budget = RetryBudget(config.retries)
+        self.budget = RetryBudget(config.retries, sum(each.max_concurrent for each in config.upstreams))
         attempts = Attempts(config.timeouts, config.sizes)
         self.dispatch = Dispatch(
             self.router, attempts, self.budget, config.retries.max_attempts, config.hedge_after_s

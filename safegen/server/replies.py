@@ -107,6 +107,7 @@ class Answering(Response):
         self._deadline_s = deadline_s
         self._write_timeout_s = write_timeout_s
         self._on_end = on_end
+        self._has_ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = Reply(send)
@@ -120,7 +121,12 @@ class Answering(Response):
                     task.cancel()
                 await asyncio.gather(work, *watches, return_exceptions=True)
             finally:
-                self._on_end()
+                self._end()
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._on_end()
 
     async def _client_stalls(self, reply: Reply) -> None:
         """Ends when the client has taken nothing for too long; one look now and then is cheaper than a timer a send."""
@@ -139,6 +145,8 @@ class Answering(Response):
                 if answer.status >= 500:
                     _log.error("a request failed: %s", type(error).__name__, exc_info=_trace(error, answer))
                 await reply.error(answer)
+            finally:
+                self._end()  # now: a client that has its answer may ask again at once
 
 
 def _trace(error: Exception, answer: ApiError) -> Any:

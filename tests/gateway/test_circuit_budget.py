@@ -105,7 +105,7 @@ def test_what_was_begun_before_it_changed_does_not_count() -> None:
 
 def test_retries_are_a_share_of_requests_with_a_reserve() -> None:
     clock = Clock()
-    budget = RetryBudget(Retries(share=0.25, per_second=0, reserve=3), clock)
+    budget = RetryBudget(Retries(share=0.25, per_second=0, reserve=3), clock=clock)
     assert [budget.withdraw() for _ in range(4)] == [True, True, True, False]
     for _ in range(8):
         budget.deposit()
@@ -118,7 +118,7 @@ def test_retries_are_a_share_of_requests_with_a_reserve() -> None:
 
 def test_a_few_retries_a_second_go_whatever_comes() -> None:
     clock = Clock()
-    budget = RetryBudget(Retries(share=0, per_second=2, reserve=2), clock)
+    budget = RetryBudget(Retries(share=0, per_second=2, reserve=2), clock=clock)
     assert [budget.withdraw() for _ in range(3)] == [True, True, False]
     clock.now = 0.5
     assert [budget.withdraw() for _ in range(2)] == [True, False]
@@ -127,6 +127,11 @@ def test_a_few_retries_a_second_go_whatever_comes() -> None:
 
 
 def test_no_reserve_is_no_retry() -> None:
-    budget = RetryBudget(Retries(reserve=0), Clock())
+    budget = RetryBudget(Retries(reserve=0), 7, Clock())
     budget.deposit()
     assert not budget.withdraw()
+
+
+def test_the_reserve_is_what_all_upstreams_may_have_in_work() -> None:
+    budget = RetryBudget(Retries(), 7, Clock())
+    assert [budget.withdraw() for _ in range(8)] == [True] * 7 + [False]

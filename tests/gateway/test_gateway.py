@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
+import httpx2
 import pytest
 
 from safegen.server.auth import ApiKey, key_digest
@@ -217,7 +219,7 @@ def test_keys_limits_and_bodies_are_judged_at_the_door() -> None:
         assert (await gateway.chat()).json()["error"]["code"] == "invalid_api_key"
         assert (await gateway.http.get("/health")).status_code == 200
         assert (await gateway.chat(headers=bearer(SECRET))).status_code == 200
-        large = await gateway.chat(headers=bearer(OTHER), x="y" * 5000)
+        large = await gateway.chat(headers=bearer(SECRET), x="y" * 5000)
         assert (large.status_code, large.json()["error"]["code"]) == (413, "request_too_large")
         gateway.fakes[0].step_s = 0.1
         answers = await asyncio.gather(*(gateway.chat(headers=bearer(SECRET)) for _ in range(3)))
@@ -351,6 +353,18 @@ def test_an_upstream_without_checks_is_told_by_its_requests() -> None:
         assert (await gateway.chat()).status_code == 200
 
     through(body, fake, each={"health": "none"}, retries={"max_attempts": 6}, queue={"wait_s": 0.5})
+
+
+def test_upstreams_that_are_gone_without_a_word_are_noticed_by_the_kernel() -> None:
+    async def body(gateway: Gateway) -> None:
+        request = httpx2.Request("GET", f"{gateway.fakes[0].url}/models")
+        response = await gateway.upstream("one").transport.handle_async_request(request)
+        made: socket.socket = response.extensions["network_stream"].get_extra_info("socket")
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+        await response.aread()
+
+    through(body, FakeUpstream())
 
 
 def test_error_events_and_comments_of_an_upstream_go_on_as_they_are() -> None:

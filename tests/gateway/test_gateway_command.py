@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
@@ -24,7 +25,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @contextlib.asynccontextmanager
-async def started(path: Path):  # type: ignore[no-untyped-def]
+async def started(path: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, list[str]]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "safegen.cli", "gateway", str(path), "--port", "0",
         stderr=asyncio.subprocess.PIPE, env={**ENVIRONMENT, "SAFEGEN_API_KEYS": f"tests={KEY}"}, cwd=ROOT,
