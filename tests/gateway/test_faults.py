@@ -407,14 +407,14 @@ def test_a_hedge_may_lose_or_fail_and_the_first_is_taken() -> None:
 
     async def body(gateway: Gateway) -> None:
         favoured = 0
-        for number in range(6):
+        for number in range(4):
             second.answer = UNBEGUN["status_500"] if number % 2 else second.well
             before = len(second.seen)
             answer = await gateway.chat(max_tokens=1, messages=[{"role": "user", "content": str(number)}])
             assert answer.status_code == 200 and answer.json()["id"] == "first"
             favoured += len(second.seen) == before + 1
             assert await soon(lambda: second.num_running == 0)
-        assert favoured == 6
+        assert favoured == 4
         counts = gateway.state.dispatch.counts
         assert counts["hedge"] - counts["hedge_won"] >= 1
 

@@ -205,7 +205,7 @@ def run(upstreams: list[Killable], folder: Path, body: Callable[[str], Coroutine
 
 def test_no_request_that_had_not_begun_is_lost(tmp_path: Path, full: bool) -> None:
     upstreams = [fake("one"), fake("two")]
-    every_s, for_s = (5.0, 60.0) if full else (1.0, 5.0)
+    every_s, for_s = (5.0, 60.0) if full else (1.0, 4.0)
     load: dict[str, Any] = {"num_clients": 12, "num_words": 10, "expects": words(10)}
     run(upstreams, tmp_path, lambda url: under_fire(url, upstreams, load, every_s, for_s))
 
