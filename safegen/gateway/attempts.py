@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ from safegen.gateway.config import Sizes, Timeouts
 from safegen.gateway.framing import EventTooLong, Framer, error_of, first_data
 from safegen.gateway.upstream import Place, UnbegunAttempt, Upstream
 from safegen.server.errors import ApiError, overloaded
+
+log = logging.getLogger("safegen.gateway")
 
 USER_AGENT = f"safegen-gateway/{safegen.__version__}".encode()
 _OVERLOADED, _NOT_IMPLEMENTED = 429, 501
@@ -141,6 +144,7 @@ class Attempts:
             place.succeeded()
             return answer
         except AttemptFailed as failure:
+            log.warning("request %s: upstream %s %s", call.request_id, place.upstream.name, failure.reason)
             (place.busy if failure.is_busy else place.failed)()
             raise
         finally:

@@ -8,7 +8,6 @@ client leave. Each try beyond the first takes from the one retry budget.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -19,8 +18,6 @@ from safegen.gateway.budget import RetryBudget
 from safegen.gateway.calls import Call
 from safegen.gateway.router import Router
 from safegen.gateway.upstream import Place, Upstream
-
-log = logging.getLogger("safegen.gateway")
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 Try = asyncio.Task[Whole | Stream]
@@ -50,7 +47,6 @@ class Dispatch:
             try:
                 return await self._tried(call, place, tried, partial(self._may_move, is_last))
             except AttemptFailed as failure:
-                log.warning("request %s: upstream %s %s", call.request_id, tried[-1].name, failure.reason)
                 if is_last or not (failure.is_paid or self._budget.withdraw()):
                     return failure.told()
             self.counts["retry"] += 1
@@ -67,7 +63,7 @@ class Dispatch:
         if self._hedge_after_s is None:
             return await self._attempts.make(place, call, may_move)
         first = self._started(place, call, may_move)
-        tries, taken = [first], None
+        tries = [first]
         try:
             await asyncio.wait(tries, timeout=self._hedge_after_s)
             if not first.done() and (other := self._hedge_place(call, tried)) is not None:
@@ -75,18 +71,18 @@ class Dispatch:
                 tries.append(self._started(other, call, lambda: False))
             taken = await _first_begun(tries)
             self.counts["hedge_won"] += taken is not first
-            return taken.result()
-        finally:
             await _cancel([each for each in tries if each is not taken])
+        except BaseException:  # all have failed, or the client has left, and wants nothing that has begun
+            await _cancel(tries)
+            raise
+        return taken.result()
 
     def _hedge_place(self, call: Call, tried: list[Upstream]) -> Place | None:
         """At an upstream that has room now, or none."""
-        place = self._router.try_place(call, tried)
-        if place is not None and not self._budget.withdraw():
-            place.close()
+        if not self._router.has_room(call, tried) or not self._budget.withdraw():
             return None
-        self.counts["hedge"] += place is not None
-        return place
+        self.counts["hedge"] += 1
+        return self._router.try_place(call, tried)
 
     def _started(self, place: Place, call: Call, may_move: Callable[[], bool]) -> Try:
         """A task that is cancelled before it runs gives nothing back by itself."""
@@ -100,11 +96,12 @@ async def _first_begun(tries: list[Try]) -> Try:
     pending = set(tries)
     while True:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            failure = task.exception()
+        failures = {task: task.exception() for task in done}
+        for task, failure in failures.items():
             if failure is None:
                 return task
-            if not pending or not isinstance(failure, AttemptFailed):
+        for failure in failures.values():
+            if failure is not None and not (pending and isinstance(failure, AttemptFailed)):
                 raise failure
 
 

@@ -61,8 +61,15 @@ class Router:
 
     def try_place(self, call: Call, avoid: Collection[Upstream] = ()) -> Place | None:
         """A place at once, at an upstream that is none of `avoid`, or none."""
-        open_now = [each for each in self._by_model[call.model] if each.takes_requests and each not in avoid]
+        open_now = self._open(call, avoid)
         return Place(self._chosen(call, open_now), self._released) if open_now else None
+
+    def has_room(self, call: Call, avoid: Collection[Upstream] = ()) -> bool:
+        """Whether `try_place` would find one."""
+        return bool(self._open(call, avoid))
+
+    def _open(self, call: Call, avoid: Collection[Upstream]) -> list[Upstream]:
+        return [each for each in self._by_model[call.model] if each.takes_requests and each not in avoid]
 
     async def place(self, call: Call, avoid: Collection[Upstream] = ()) -> Place:
         """avoid: upstreams that it has been tried at, which come last. Raises ApiError 429 or 503."""
