@@ -16,7 +16,7 @@ export SAFEGEN_GUARD_PEERS_PYTHON ?= $(wildcard $(abspath $(GUARD_PEERS))/bin/py
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 NATIVE_SOURCES := $(wildcard grammars/native/*.?pp kernels/cpu/*.?pp safegen/*.cpp) CMakeLists.txt
 
-.PHONY: setup demo test test-full test-kernels bench bench-peers bench-server-peer bench-guard-peers typecheck lint format native sanitize fuzz neon wheel-test clean
+.PHONY: setup demo test test-full test-kernels test-gpu bench bench-gpu bench-peers bench-server-peer bench-guard-peers typecheck lint format native sanitize fuzz neon wheel-test clean
 
 setup: $(VENV)/.ready
 
@@ -45,10 +45,18 @@ test-kernels: setup
 	SAFEGEN_KERNELS=1 $(BIN)/python -m pytest tests/kernels/triton
 	SAFEGEN_KERNELS=1 SAFEGEN_TRITON_AOT=1 $(BIN)/python -m pytest tests/kernels/triton/aot
 
+# On a machine with a GPU: GPU_PYTHON is an interpreter with safegen[gpu,dev] and a torch that is built for CUDA.
+GPU_PYTHON ?= python3
+test-gpu:
+	$(GPU_PYTHON) -m pytest tests/gpu
+
+bench-gpu:
+	$(GPU_PYTHON) benchmarks/gpu.py --out benchmarks/out/gpu.json
+
 # The peers without their own dependencies: torch is here, and xgrammar's GPU compiler is not needed on a CPU.
 bench: setup
 	$(BIN)/pip install -q -c constraints.txt --no-deps apache-tvm-ffi llguidance xgrammar
-	for script in benchmarks/*.py; do $(BIN)/python $$script --out benchmarks/out/$$(basename $$script .py).json || exit 1; done
+	for script in $(filter-out benchmarks/gpu.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script --out benchmarks/out/$$(basename $$script .py).json || exit 1; done
 
 # llama.cpp, compiled for this very processor (some twenty minutes on two cores), away from our own packages.
 bench-peers: $(PEERS)/.ready

@@ -7,11 +7,12 @@ tensors. `ModelRunner` (engine/runner.py) is the real one, a fake of a few lines
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from safegen.grammars.constraint import TokenTable
 from safegen.kernels.sampling import SampleSettings
 
 
@@ -104,4 +105,82 @@ class Backend(Protocol):
 
     def copy_block(self, source: int, destination: int) -> None:
         """Copy one block's keys and values, all layers, before the forward of the same step."""
+        ...
+
+
+class DrawnRow(NamedTuple):
+    """One row of a step and what its token is drawn by. seed, sample, position, attempt: the counter of its random
+    number (engine/rng.py; sample is the index of the request's sequence). mask_row: of the step's words, None where
+    nothing is forbidden there. table: in place of a mask, with the state that the row is drawn in; state is None where
+    the row `carried` of the latest draw led to it."""
+
+    settings: SampleSettings
+    seed: int
+    sample: int
+    position: int
+    attempt: int
+    mask_row: int | None = None
+    table: TokenTable | None = None
+    state: int | None = 0
+    carried: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """All draws of a step. rows: one a sampled row, in their order; None for one that the host draws from its logits.
+    words: the step's mask rows, packed, those that are used first; None where no row has a mask."""
+
+    rows: tuple[DrawnRow | None, ...]
+    words: NDArray[np.int32] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """ids, faults: [sampled rows] int32; a fault is one of kernels/sampling.py, 0 is none. logits: float32 of the rows
+    that the host draws, in their order."""
+
+    ids: NDArray[np.int32]
+    faults: NDArray[np.int32]
+    logits: NDArray[np.float32]
+
+
+class PendingDraw(Protocol):
+    def wait(self) -> Drawn:
+        """Raises what the device raised meanwhile; called once."""
+        ...
+
+
+@runtime_checkable
+class DeviceBackend(Protocol):
+    """A backend whose logits stay on a device (engine/device_steps.py), beside the methods of `Backend`. What is
+    started runs in order while the host goes on; the tokens of a step come back in one copy.
+
+    In place of `forward` the engine calls `launch`, then `draw`; it may launch a further step before it has waited for
+    the draw, with the tokens of that draw where they are.
+    """
+
+    def prepare_draws(self, vocab_size: int, max_rows: int) -> None:
+        """Once, before `allocate`. vocab_size: ids that may be drawn. max_rows: sampled rows of a step, at most."""
+        ...
+
+    def launch(self, batch: ForwardBatch, carried: NDArray[np.int32] | None = None) -> None:
+        """Start a forward. carried: [tokens], the row of the latest draw whose token this token is, -1 where batch.ids
+        has it."""
+        ...
+
+    def draw(self, rows: DeviceRows) -> PendingDraw:
+        """Start the draws from the logits of the latest launch."""
+        ...
+
+    def holds(self, table: TokenTable) -> bool:
+        """Whether rows can be drawn by this table: it is put on the device if there is room."""
+        ...
+
+
+@runtime_checkable
+class ProfiledBackend(Protocol):
+    """A backend that knows how much memory its pool may take."""
+
+    def kv_cache_bytes(self, block_size: int, utilization: float) -> int:
+        """utilization: share of the device's memory that the engine may take. Raises CapacityError."""
         ...

@@ -14,7 +14,8 @@ KvCacheDtype = Literal["auto", "float16", "float32", "int8"]
 class EngineConfig:
     """Every limit of the engine. RequestError names the field, the value and the fix.
 
-    kv_cache_memory: bytes of the KV pool; None takes a modest share of what is free (engine/capacity.py).
+    kv_cache_memory: bytes of the KV pool; None takes a modest share of what is free (engine/capacity.py), on a GPU what
+    is left of `gpu_memory_utilization` of the whole device (engine/gpu/memory.py).
     kv_cache_dtype: how keys and values are kept; "auto" is what suits the kernels (engine/kv_cache.py).
     block_size: tokens a KV block. max_num_seqs: sequences that run at once. max_num_batched_tokens: tokens computed a
     step, at least max_num_seqs, so that every running sequence advances in every step. enable_prefix_caching: reuse
@@ -32,6 +33,7 @@ class EngineConfig:
     max_context: int | None = None
     max_retracts: int = 64
     kv_cache_dtype: KvCacheDtype = "auto"
+    gpu_memory_utilization: float = 0.9
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_queue"):
@@ -45,6 +47,13 @@ class EngineConfig:
                 f"enable_prefix_caching must be True or False, got {self.enable_prefix_caching!r}",
                 field="enable_prefix_caching",
                 value=self.enable_prefix_caching,
+            )
+        share: object = self.gpu_memory_utilization
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 < share <= 1.0:
+            raise RequestError(
+                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}",
+                field="gpu_memory_utilization",
+                value=share,
             )
         choices = get_args(KvCacheDtype)
         if self.kv_cache_dtype not in choices:

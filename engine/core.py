@@ -23,14 +23,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from safegen.engine import ahead, commit, rng
-from safegen.engine.backend import Backend
+from safegen.engine.backend import Backend, DeviceBackend
 from safegen.engine.block_pool import BlockPool
 from safegen.engine.config import EngineConfig
+from safegen.engine.device_steps import DeviceSteps
 from safegen.engine.door import open_door
 from safegen.engine.finish import finish
 from safegen.engine.ledger import Ledger
@@ -60,6 +62,10 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
+        self._speculator = Speculator(()) if speculator is None else speculator
+        num_rows = config.max_num_seqs + self._speculator.max_tokens_a_step
+        if isinstance(backend, DeviceBackend):
+            backend.prepare_draws(len(token_bytes), num_rows)
         self.door = open_door(backend, len(token_bytes), config)
         backend.allocate(self.door.num_blocks, config.block_size)
         self.scheduler = self._fresh_scheduler()
@@ -68,12 +74,15 @@ class EngineCore:
         self._longest_token = max(len(text or b"") for text in token_bytes)
         self._clock = clock
         self._ahead = ahead.Lookahead(backend)
-        self._speculator = Speculator(()) if speculator is None else speculator
         self._speculator.bind(len(token_bytes), self._reserve_draft, config.block_size)
-        num_rows = config.max_num_seqs + self._speculator.max_tokens_a_step
         self._masks = MaskRows.allocate(num_rows, len(token_bytes))
         self._buffers = RowBuffers(len(token_bytes))
         self._ledger = Ledger(clock)
+        self._on_device: DeviceSteps | None = None
+        if isinstance(backend, DeviceBackend):
+            self._on_device = DeviceSteps(
+                backend, backend, self._masks, config.block_size, self._fill, self._ledger.is_open
+            )
         self._new: list[Sequence] = []
         self._events: list[Event] = []
         self._cancelled: dict[str, Exception | None] = {}
@@ -127,6 +136,8 @@ class EngineCore:
             self._speculator.release(sequence)
         self._new.clear()
         self._cancelled.clear()
+        if self._on_device is not None:
+            self._on_device.flight = None
         old, self.scheduler = self.scheduler, self._fresh_scheduler()
         self.scheduler.num_preemptions = old.num_preemptions
         self.scheduler.num_prefix_hit_tokens = old.num_prefix_hit_tokens
@@ -186,6 +197,9 @@ class EngineCore:
 
     def _compute(self) -> None:
         started_s = self._clock()
+        if self._on_device is not None:
+            self._compute_on_device(self._on_device, started_s)
+            return
         self._speculator.propose(self.scheduler.running, self.scheduler.candidates())
         plan = self._plan()
         num_steps = 1 if self._cancelled else self._ahead.num_steps(plan, self.scheduler)
@@ -202,6 +216,28 @@ class EngineCore:
         if masks is None:
             masks = self._fill(plan)
         outcome = self._finish(plan, logits, masks)
+        self._commit(outcome)
+        self._speculator.timed(plan, outcome, self._clock() - started_s)
+
+    def _compute_on_device(self, steps: DeviceSteps, started_s: float) -> None:
+        """One step; another one may be in flight when it is committed."""
+        steps.drop_if_idle()
+        flight = steps.flight
+        if flight is None:
+            self._speculator.propose(self.scheduler.running, self.scheduler.candidates())
+            plan = self._plan()
+        else:
+            plan = flight.plan
+        try:
+            if flight is None:
+                steps.take_off(plan)
+            goes_on = not (self._cancelled or self.scheduler.candidates() or self._speculator.max_tokens_a_step)
+            outcome = steps.land(self.scheduler, self._num_steps, goes_on=goes_on)
+        except Exception as exc:
+            self._fail(plan, exc)
+            return
+        self._num_steps += steps.flight is not None
+        self._forward_s += self._clock() - started_s
         self._commit(outcome)
         self._speculator.timed(plan, outcome, self._clock() - started_s)
 
@@ -274,14 +310,15 @@ class EngineCore:
             raise EngineError(f"the backend gave logits of shape {logits.shape} for {num_rows} rows")
         return np.asarray(logits, dtype=np.float32)
 
-    def _fill(self, plan: StepPlan) -> StepMasks:
+    def _fill(self, plan: StepPlan, left_out: AbstractSet[Sequence] = frozenset()) -> StepMasks:
+        """left_out: sequences that need no masks."""
         masks = StepMasks(plan.step_id, self._masks)
         together: dict[BatchFill, list[tuple[Sequence, tuple[int, ...], int]]] = {}
         next_row = 0
         for span in plan.spans:
             sequence, first_row, num_rows = span.sequence, next_row, span.num_sampled
             next_row += num_rows
-            if sequence.constraint is None or not num_rows:
+            if sequence.constraint is None or not num_rows or sequence in left_out:
                 continue
             batch_fill = getattr(sequence.constraint, "batch_fill", None)
             if batch_fill is None:

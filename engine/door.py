@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from safegen.engine import capacity
-from safegen.engine.backend import Backend
+from safegen.engine.backend import Backend, ProfiledBackend
 from safegen.engine.config import EngineConfig
 from safegen.engine.request import Request
 from safegen.errors import RequestError
@@ -80,6 +80,8 @@ def open_door(backend: Backend, num_tokens: int, config: EngineConfig) -> Door:
         )
     block_bytes = backend.bytes_per_block(config.block_size)
     memory_bytes = config.kv_cache_memory
-    if memory_bytes is None:
+    if memory_bytes is None and isinstance(backend, ProfiledBackend):
+        memory_bytes = backend.kv_cache_bytes(config.block_size, config.gpu_memory_utilization)
+    elif memory_bytes is None:
         memory_bytes = capacity.default_kv_cache_bytes(block_bytes, config.block_size, config.max_num_seqs, max_context)
     return Door(backend.vocab_size, max_context, config.block_size, capacity.num_blocks(memory_bytes, block_bytes))

@@ -43,8 +43,8 @@ def finish(plan: StepPlan, logits: NDArray[np.float32], masks: StepMasks) -> Ste
             try:
                 mask_row = masks.row(sequence, 0, plan.step_id)
                 settings = sequence.context.pipeline.plain_settings(sequence.num_output_tokens)
-                if settings is None or (span.num_sampled > 1 and _is_sampled(span)):
-                    tokens = _by_pipeline(span, logits[row : row + span.num_sampled], masks, mask_row)
+                if settings is None or (span.num_sampled > 1 and is_sampled(span)):
+                    tokens = by_pipeline(span, logits[row : row + span.num_sampled], masks, mask_row)
                 else:
                     drawn_together.append((len(outcomes), len(draws), row))
                     _ask(span, settings, row, mask_row, draws)
@@ -58,12 +58,12 @@ def finish(plan: StepPlan, logits: NDArray[np.float32], masks: StepMasks) -> Ste
             outcome = None if first in faults else _lone_outcome(span, ids[first])
             if outcome is None:
                 rows = logits[row : row + span.num_sampled]
-                outcome = _outcome(_Drawn(span, rows, masks, draws[first].mask_row, ids, faults, first))
+                outcome = drawn_outcome(DrawnRows(span, rows, masks, draws[first].mask_row, ids, faults, first))
             outcomes[place] = outcome
     return StepOutcome(plan.step_id, outcomes)
 
 
-def _is_sampled(span: Span) -> bool:
+def is_sampled(span: Span) -> bool:
     return any(part.probs is not None for part in span.sequence.draft_parts)
 
 
@@ -138,9 +138,7 @@ class _Pipeline:
         return token_logprobs(self._row, self._target, token_id, num_top)
 
 
-def _by_pipeline(
-    span: Span, logits: NDArray[np.float32], masks: StepMasks, mask_row: int | None
-) -> tuple[Sampled, ...]:
+def by_pipeline(span: Span, logits: NDArray[np.float32], masks: StepMasks, mask_row: int | None) -> tuple[Sampled, ...]:
     rows, indexes = _Pipeline(span, logits, masks, mask_row), span.sequence.stands_for
     if span.num_sampled > 1:
         return tuple(Sampled(indexes[0], token, rows.logprobs(token)) for token in verify(_draft_of(span), rows))
@@ -149,7 +147,7 @@ def _by_pipeline(
     return tuple(Sampled(index, token, rows.logprobs(token)) for index, token in zip(indexes, tokens))
 
 
-class _Drawn:
+class DrawnRows:
     """`TargetRows` of one-hot drafts whose draws were made together. ids, faults: of all draws; first: its own."""
 
     def __init__(
@@ -216,7 +214,7 @@ def _lone_outcome(span: Span, token_id: int) -> SpanOutcome | None:
     return SpanOutcome(span, (Sampled(sequence.index, token_id, None),), None)
 
 
-def _outcome(rows: _Drawn) -> SpanOutcome:
+def drawn_outcome(rows: DrawnRows) -> SpanOutcome:
     try:
         return SpanOutcome(rows.span, rows.tokens(), None)
     except Exception as exc:

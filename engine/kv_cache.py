@@ -2,8 +2,8 @@
 
 One `KvLayer` a layer, zeroed by the operating system as pages are touched, so an idle pool costs address space rather
 than memory; a large one lies in huge pages. "auto" is float16 on the native kernels, which convert as they read and sum
-in fp32, and float32 on the reference, whose purpose is parity. A token's keys and values are rounded once, when they
-are written; what is read back does not depend on how the prompt was cut.
+in fp32, bfloat16 on a GPU, and float32 on the reference, whose purpose is parity. A token's keys and values are rounded
+once, when they are written; what is read back does not depend on how the prompt was cut.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import contextlib
 import math
 import mmap
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ from safegen.errors import CapacityError
 from safegen.kernels.api import KvLayer, Shape
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "int8": torch.int8}
+_HOST = torch.device("cpu")
 _LINE_BYTES, _HUGE_PAGE_BYTES = 64, 1 << 21
 _LARGE_BYTES = 2 * _HUGE_PAGE_BYTES  # of a tensor that may have huge pages: a few tokens make all of one resident
 
@@ -32,22 +35,25 @@ _LARGE_BYTES = 2 * _HUGE_PAGE_BYTES  # of a tensor that may have huge pages: a f
 def resolve_dtype(name: KvCacheDtype, kernels: str) -> torch.dtype:
     """The tensors' type by the option's value and the name of the kernels."""
     if name == "auto":
-        return torch.float32 if kernels == "reference" else torch.float16
+        return {"reference": torch.float32, "triton": torch.bfloat16}.get(kernels, torch.float16)
     return _DTYPES[name]
 
 
 def bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
     """All layers' keys, values and scales of one token."""
     return capacity.bytes_per_token(
-        config.num_layers, config.num_kv_heads, config.head_dim, dtype.itemsize, per_head_scales=dtype == torch.int8
+        config.num_layers, config.num_kv_heads, config.head_dim, dtype.itemsize, per_head_scales=dtype.itemsize == 1
     )
 
 
-def make_layers(config: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int) -> list[KvLayer]:
+def make_layers(
+    config: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int, device: torch.device = _HOST
+) -> list[KvLayer]:
     """CapacityError when the memory cannot be had."""
+    make = _untouched_zeros if device.type == "cpu" else partial(_device_zeros, device)
     try:
         shapes = KvLayer.shapes(num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        return [_make_layer(*shapes, dtype) for _ in range(config.num_layers)]
+        return [_make_layer(*shapes, dtype, make) for _ in range(config.num_layers)]
     except (MemoryError, RuntimeError, OSError, OverflowError) as exc:
         wanted = num_blocks * block_size * bytes_per_token(config, dtype)
         raise CapacityError(
@@ -63,13 +69,21 @@ def copy_block(layers: list[KvLayer], source: int, destination: int) -> None:
                 tensor[destination] = tensor[source]
 
 
-def _make_layer(key_shape: Shape, value_shape: Shape, scale_shape: Shape, dtype: torch.dtype) -> KvLayer:
-    key, value = _untouched_zeros(key_shape, dtype), _untouched_zeros(value_shape, dtype)
-    if dtype != torch.int8:
+def _make_layer(
+    key_shape: Shape,
+    value_shape: Shape,
+    scale_shape: Shape,
+    dtype: torch.dtype,
+    make: Callable[[Shape, torch.dtype], Tensor],
+) -> KvLayer:
+    key, value = make(key_shape, dtype), make(value_shape, dtype)
+    if dtype.itemsize > 1:
         return KvLayer(key, value)
-    return KvLayer(
-        key, value, _untouched_zeros(scale_shape, torch.float32), _untouched_zeros(scale_shape, torch.float32)
-    )
+    return KvLayer(key, value, make(scale_shape, torch.float32), make(scale_shape, torch.float32))
+
+
+def _device_zeros(device: torch.device, shape: Shape, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _untouched_zeros(shape: Shape, dtype: torch.dtype) -> Tensor:

@@ -88,6 +88,7 @@ class ModelRunner:
             slot=torch.from_numpy(batch.slot),
             position=torch.from_numpy(batch.position),
             block_size=batch.block_size,
+            max_query_len=int(np.diff(batch.query_start).max(initial=0)),
         )
         sampled_rows = torch.from_numpy(batch.sampled_rows)
         wanted = None if masks is None else (torch.from_numpy(masks.words), torch.from_numpy(masks.restricted))

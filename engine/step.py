@@ -106,12 +106,14 @@ class StepOutcome:
 
 
 def build_batch(plan: StepPlan, block_size: int, num_ahead: int = 0) -> ForwardBatch:
-    """Lay out a plan as arrays. num_ahead: tokens past each span that the block table is to reach."""
+    """Lay out a plan as arrays. num_ahead: tokens past each span that the block table is to reach. Ids of tokens that
+    are not committed yet are 0."""
     ids, position, slot, context_len, sampled_rows = (array("i") for _ in range(5))
     query_start = array("i", (0,))
     for sequence, start, num_tokens, num_sampled in plan.spans:
         stop, blocks = start + num_tokens, sequence.block_table
-        ids.extend(sequence.token_ids(start, stop))
+        known = sequence.token_ids(start, stop)
+        ids.extend(known if len(known) == num_tokens else known + [0] * (num_tokens - len(known)))
         position.extend(range(start, stop))
         slot.extend([blocks[place // block_size] * block_size + place % block_size for place in range(start, stop)])
         context_len.append(stop)

@@ -83,6 +83,38 @@ class BatchFill(Protocol):
     ) -> list[Exception | None]: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTable:
+    """A constraint as a table that a device can run. State 0 is the first.
+
+    masks: int32 [states, ceil(vocab_size / 32)], packed as in MaskRows: what is legal in each state. classes: int32
+    [vocab_size], tokens that lead everywhere to the same states share one. targets: int32 [states, classes], the state
+    after a token of that class; after an illegal one a state whose mask is empty.
+    """
+
+    masks: NDArray[np.int32]
+    classes: NDArray[np.int32]
+    targets: NDArray[np.int32]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.masks.nbytes + self.classes.nbytes + self.targets.nbytes
+
+
+class TableConstraint(Protocol):
+    """What a constraint has, beside the methods of `Constraint`, that a table says all about: it never goes back."""
+
+    @property
+    def token_table(self) -> TokenTable:
+        """Shared by all constraints of the same language and vocabulary."""
+        ...
+
+    @property
+    def table_state(self) -> int:
+        """Where the committed tokens have led."""
+        ...
+
+
 class Constraint(Protocol):
     """Per-sequence constraint state. Called by one thread at a time; `fill` may run on a pool thread (GIL released)."""
 

@@ -28,7 +28,7 @@ from outlines_core import Vocabulary as OutlinesVocabulary
 
 from safegen._native import Builder, LimitExceeded, Program
 from safegen.errors import GrammarError
-from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract
+from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract, TokenTable
 from safegen.grammars.disk_cache import DiskCache
 from safegen.grammars.options import Limits
 from safegen.grammars.plain_regex import end_mark, plain_syntax, unanchored
@@ -212,6 +212,14 @@ class FsmConstraint:
         self._state = 0
         self._num_tokens = 0
         self._stopped = False
+
+    @property
+    def token_table(self) -> TokenTable:
+        return self._fsm.token_table
+
+    @property
+    def table_state(self) -> int:
+        return self._fsm.num_states if self._stopped else self._state
 
     def fill(self, draft: Sequence[int], rows: MaskRows) -> int:
         fsm, state, stopped = self._fsm, self._state, self._stopped

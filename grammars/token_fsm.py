@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from safegen._native import Program
 from safegen.grammars.array_file import pack_arrays, unpack_arrays
-from safegen.grammars.constraint import ConstraintViolation, MaskRows, words_per_row
+from safegen.grammars.constraint import ConstraintViolation, MaskRows, TokenTable
 from safegen.grammars.matcher import LimitExceeded, NativeConstraint
+from safegen.grammars.table_states import packed_row, table_of_states
 from safegen.grammars.vocabulary import Vocabulary
 
 NO_TOKEN = -1
@@ -100,7 +102,7 @@ def _within(values: NDArray[Any], size: int) -> bool:
     return not len(values) or (int(values.min()) >= 0 and int(values.max()) < size)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TokenFsm:
     """An automaton bound to a vocabulary. masks: [states, ceil(vocab_size / 32)] int32, packed as in MaskRows, stop ids
     included. stop_row: what may follow a stop id. program: the native machine's, of the same language."""
@@ -113,10 +115,10 @@ class TokenFsm:
 
     @classmethod
     def over(cls, vocabulary: Vocabulary, program: Program, transitions: Transitions) -> TokenFsm:
-        stop_row = _packed_row(sorted(vocabulary.stop_ids), vocabulary.size)
+        stop_row = packed_row(sorted(vocabulary.stop_ids), vocabulary.size)
         offsets, tokens = transitions.offsets, transitions.tokens
         rows = [
-            _packed_row(tokens[offsets[state] : offsets[state + 1]], vocabulary.size)
+            packed_row(tokens[offsets[state] : offsets[state + 1]], vocabulary.size)
             for state in range(transitions.num_states)
         ]
         masks = np.stack(rows)
@@ -127,8 +129,17 @@ class TokenFsm:
     def num_states(self) -> int:
         return self.transitions.num_states
 
+    @cached_property
+    def token_table(self) -> TokenTable:
+        """For a device."""
+        ways = self.transitions
+        tokens, targets = ways.tokens.tolist(), ways.targets.tolist()
+        cuts = ways.offsets.tolist()
+        moves = [tuple(zip(tokens[begin:end], targets[begin:end])) for begin, end in zip(cuts, cuts[1:])]
+        return table_of_states(self.vocabulary, list(self.masks), moves, ways.is_final.tolist())
+
     def dense(self) -> NDArray[np.int32]:
-        """[states, vocab_size] next states, -1 where there is none: the table for a device."""
+        """[states, vocab_size] next states, -1 where there is none."""
         ways = self.transitions
         table = np.full((self.num_states, self.vocabulary.size), -1, dtype=np.int32)
         sources = np.repeat(np.arange(self.num_states), np.diff(ways.offsets))
@@ -155,9 +166,3 @@ class TokenFsm:
         for token in ids:
             state = None if state is None else self.transitions.next_state(state, token)
         return state
-
-
-def _packed_row(tokens: Any, vocab_size: int) -> NDArray[np.int32]:
-    bits = np.zeros(words_per_row(vocab_size) * 32, dtype=np.bool_)
-    bits[np.asarray(tokens, dtype=np.int64)] = True
-    return np.packbits(bits, bitorder="little").view(np.int32)

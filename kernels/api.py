@@ -120,6 +120,18 @@ class RowSettings:
     attempt: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class FsmRows:
+    """Where each row's token table begins in the arrays that hold all of them; int32 [rows], on the device. first_row:
+    its first mask row among all words, -1 for a row without a table. first_class: the class of its token 0.
+    first_target: the state after (state 0, class 0). num_classes: of the table."""
+
+    first_row: Tensor
+    first_class: Tensor
+    first_target: Tensor
+    num_classes: Tensor
+
+
 class Ops(Protocol):
     name: str
 
@@ -188,10 +200,30 @@ class Ops(Protocol):
         ...
 
 
-def ops(name: str, quantization: Quantization | None = None) -> Ops:
-    """The backend of that name: "reference" or "cpu"; ("triton" comes with the GPU work).
+class DeviceOps(Ops, Protocol):
+    """The operations of a backend whose results stay on the device: what a step ends with there. Like all others of
+    it they read nothing back, so that a graph can hold them."""
 
-    quantization: what `prepare` makes of float weights ("cpu" alone). Raises ValueError.
+    def sample(
+        self, logits: Tensor, words: Tensor, mask_rows: Tensor, settings: RowSettings, vocab_size: int
+    ) -> tuple[Tensor, Tensor]:
+        """logits: fp32 [rows, >= vocab_size]; words: int32 [mask rows, ceil(vocab_size / 32)]; mask_rows: int32 [rows],
+        -1 for a row without a mask. -> token ids, and faults (0 is none; kernels/sampling.py), int32 [rows]."""
+        ...
+
+    def fsm_mask_rows(self, state: Tensor, rows: FsmRows, mask_rows: Tensor) -> Tensor:
+        """int32 [rows]: mask_rows, and for rows with a table that of their state."""
+        ...
+
+    def fsm_advance(self, state: Tensor, tokens: Tensor, rows: FsmRows, classes: Tensor, targets: Tensor) -> Tensor:
+        """int32 [rows]: the state of its table that each row's token leads to."""
+        ...
+
+
+def ops(name: str, quantization: Quantization | None = None) -> Ops:
+    """The backend of that name: "reference", "cpu" or "triton" (on the current CUDA device, with its defaults).
+
+    quantization: what `prepare` makes of float weights (not "reference"). Raises ValueError.
     """
     if name == "reference" and quantization is not None:
         raise ValueError(f"quantization={quantization!r} needs the kernels 'cpu'; 'reference' computes in fp32")
@@ -203,7 +235,23 @@ def ops(name: str, quantization: Quantization | None = None) -> Ops:
         from safegen.kernels.cpu import CpuOps
 
         return CpuOps(quantization)
-    raise ValueError(f"no kernels named {name!r}; choose 'reference' or 'cpu'")
+    if name == "triton":
+        from safegen.kernels.triton.ops import TritonOps
+
+        return TritonOps(quantization)
+    raise ValueError(f"no kernels named {name!r}; choose 'reference', 'cpu' or 'triton'")
 
 
-__all__ = ["AttentionPlan", "KvLayer", "Ops", "Quantization", "RowSettings", "Scales", "Shape", "Weight", "ops"]
+__all__ = [
+    "AttentionPlan",
+    "DeviceOps",
+    "FsmRows",
+    "KvLayer",
+    "Ops",
+    "Quantization",
+    "RowSettings",
+    "Scales",
+    "Shape",
+    "Weight",
+    "ops",
+]

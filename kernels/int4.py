@@ -52,7 +52,12 @@ def pack_int4(digits: Tensor, scale: Tensor, zero: Tensor, group: int, order: Te
     words = (planes.long() << shift).sum(1)
     words = torch.where(words >= 2**31, words - 2**32, words).int().flatten(0, 1)
     return Int4Weight(
-        (num_outputs, num_inputs), words.contiguous(), scale.contiguous(), zero.to(torch.int8), group, order
+        (num_outputs, num_inputs),
+        words.contiguous(),
+        scale.contiguous(),
+        zero.to(torch.int8).contiguous(),
+        group,
+        order,
     )
 
 

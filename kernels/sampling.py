@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from safegen._native import cpu_sample
 from safegen._native import cpu_uniform as philox_uniform
 
-__all__ = ["Draw", "DrawFault", "SampleSettings", "draw_tokens", "philox_uniform"]
+__all__ = ["FAULT_KINDS", "Draw", "DrawFault", "SampleSettings", "draw_tokens", "philox_uniform"]
 
 FaultKind = Literal["empty mask", "all forbidden", "non-finite"]
-_KINDS: dict[int, FaultKind] = {1: "empty mask", 2: "all forbidden", 3: "non-finite"}
+FAULT_KINDS: dict[int, FaultKind] = {1: "empty mask", 2: "all forbidden", 3: "non-finite"}
 
 
 class SampleSettings(NamedTuple):
@@ -56,4 +56,4 @@ def draw_tokens(
     `grammars.constraint.MaskRows`. Raises ValueError for arrays and rows that do not fit.
     """
     ids, faults = cpu_sample(logits, vocab_size, words, draws)
-    return ids, {place: DrawFault(_KINDS[kind], score) for place, kind, score in faults}
+    return ids, {place: DrawFault(FAULT_KINDS[kind], score) for place, kind, score in faults}

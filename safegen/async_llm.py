@@ -56,10 +56,12 @@ class AsyncLLM:
         guards: Sequence[Any] = (),
         deterministic: bool = False,
         limits: Limits = Limits(),  # noqa: B008 - frozen
+        gpu_memory_utilization: float = 0.9,
     ) -> None:
         options = LoadOptions(
             model, kernels, device, quantization, kv_cache_memory, kv_cache_dtype, block_size, max_num_seqs,
             max_num_batched_tokens, enable_prefix_caching, speculation, guards, deterministic, limits,
+            gpu_memory_utilization,
         )  # fmt: skip
         self._runtime = load_runtime(options)
 

@@ -73,7 +73,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float)
     parser.add_argument("--top-p", type=float)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--kernels", default="auto", choices=["auto", "cpu", "reference"])
+    parser.add_argument("--kernels", default="auto", choices=["auto", "cpu", "reference", "triton"])
     parser.add_argument("--no-show-schema", action="store_true", help="do not tell the model the type")
     parser.add_argument("--json", action="store_true", help="print status, value and usage as one JSON object")
     parser.set_defaults(command=_generate)

@@ -40,15 +40,17 @@ class LLM:
 
     model: a GGUF file, a Hugging Face folder, or a hub id in the local cache; None takes the environment variable
     SAFEGEN_MODEL, else the installed default model. kernels: "auto" and "cpu" are the native kernels, "reference" is
-    plain torch in dequantized fp32. device: "auto" or "cpu". quantization: "int8" or "int4" packs float
-    weights on load, None keeps them as the file has them; blocks of GGUF files stay what they are. kv_cache_memory:
-    bytes of the KV cache, None takes a share of what is free. kv_cache_dtype: how it keeps keys and values; "auto" is
-    "float16" on the native kernels, "float32" on the reference; "int8" has a scale for each token's head. block_size:
-    tokens a cache block. max_num_seqs: sequences computed at once. max_num_batched_tokens: tokens computed a step.
-    enable_prefix_caching: reuse the cache of equal prompt beginnings. speculation: "auto", False or a Speculation: who
-    guesses tokens ahead, which saves forwards and changes no output; a call may leave it out or narrow it. guards: what
-    no prompt may hold and no answer may say: a Guards, a guard or a list of them; a call may add more, never drop any.
-    deterministic: bitwise equal results in company; on CPU that is always so. limits: see Limits.
+    plain torch in dequantized fp32, "triton" the GPU's. device: "auto" and "cpu" are the CPU, "cuda" is a GPU.
+    quantization: "int8" or "int4" packs float weights on load, None keeps them as the file has them; blocks of GGUF
+    files stay what they are. kv_cache_memory: bytes of the KV cache, None takes a share of what is free.
+    kv_cache_dtype: how it keeps keys and values; "auto" is "float16" on the native kernels, "float32" on the reference;
+    "int8" has a scale for each token's head. block_size: tokens a cache block. max_num_seqs: sequences computed at
+    once. max_num_batched_tokens: tokens computed a step. enable_prefix_caching: reuse the cache of equal prompt
+    beginnings. speculation: "auto", False or a Speculation: who guesses tokens ahead, which saves forwards and changes
+    no output; a call may leave it out or narrow it. guards: what no prompt may hold and no answer may say: a Guards, a
+    guard or a list of them; a call may add more, never drop any. deterministic: bitwise equal results in company; on
+    CPU that is always so. limits: see Limits. gpu_memory_utilization: share of a GPU's memory that all of this may
+    take, where kv_cache_memory does not say.
 
     Raises ModelLoadError (no model, or one that cannot be used), CapacityError (the cache cannot hold a block) and
     RequestError (an option out of range).
@@ -71,10 +73,12 @@ class LLM:
         guards: Sequence[Any] = (),
         deterministic: bool = False,
         limits: Limits = Limits(),  # noqa: B008 - frozen
+        gpu_memory_utilization: float = 0.9,
     ) -> None:
         options = LoadOptions(
             model, kernels, device, quantization, kv_cache_memory, kv_cache_dtype, block_size, max_num_seqs,
             max_num_batched_tokens, enable_prefix_caching, speculation, guards, deterministic, limits,
+            gpu_memory_utilization,
         )  # fmt: skip
         self._runtime = load_runtime(options)
 

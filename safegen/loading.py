@@ -18,13 +18,18 @@ from safegen.limits import Limits
 from safegen.model_fingerprint import model_fingerprint
 from safegen.runtime import Runtime
 from safegen.sampling import check_options
-from safegen.speculation import Speculation, make_drafters, resolve_load
+from safegen.speculation import OFF, Speculation, make_drafters, resolve_load
 
 if TYPE_CHECKING:
+    from safegen.engine.backend import Backend
     from safegen.engine.config import EngineConfig
+    from safegen.engine.gpu.runner import GpuRunner
+    from safegen.engine.runner import ModelRunner
+    from safegen.engine.speculate.base import Drafter
+    from safegen.engine.tokenizer import Tokenizer
 
-Kernels = Literal["auto", "cpu", "reference"]
-Device = Literal["auto", "cpu"]
+Kernels = Literal["auto", "cpu", "reference", "triton"]
+Device = Literal["auto", "cpu", "cuda"]
 KvCacheDtype = Literal["auto", "float16", "float32", "int8"]
 Quantization = Literal["int8", "int4"]
 
@@ -47,14 +52,16 @@ class LoadOptions:
     guards: Any = ()
     deterministic: bool = False
     limits: Limits = field(default_factory=Limits)
+    gpu_memory_utilization: float = 0.9
 
     def __post_init__(self) -> None:
         if self.model is not None and not isinstance(self.model, str | os.PathLike):
             raise RequestError(
                 f"model is a path, a hub id or None, got {type(self.model).__name__}", field="model", value=self.model
             )
-        self._one_of("kernels", ("auto", "cpu", "reference"))
-        self._one_of("device", ("auto", "cpu"))
+        self._one_of("kernels", get_args(Kernels))
+        self._one_of("device", get_args(Device))
+        self._check_device()
         self._one_of("quantization", (None, *get_args(Quantization)))
         if self.quantization is not None and self.kernels == "reference":
             raise RequestError(
@@ -67,7 +74,30 @@ class LoadOptions:
         if not isinstance(self.limits, Limits):
             raise RequestError("limits takes a safegen.Limits", field="limits", value=self.limits)
         check_options(self.guards, self.speculation)
-        resolve_load(self.speculation)
+        self._check_drafts(resolve_load(self.speculation))
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self.kernels == "triton" or self.device == "cuda"
+
+    def _check_device(self) -> None:
+        if self.device == "cuda" and self.kernels not in ("auto", "triton"):
+            raise RequestError(
+                f"kernels={self.kernels!r} run on the CPU; device='cuda' needs 'triton' (or 'auto')",
+                field="kernels",
+                value=self.kernels,
+            )
+        if self.device == "cpu" and self.kernels == "triton":
+            raise RequestError("kernels='triton' run on device='cuda'", field="device", value=self.device)
+
+    def _check_drafts(self, speculation: Speculation) -> None:
+        models = [name for name in ("model", "self") if name in speculation.drafters]
+        if models and self.is_on_gpu:
+            raise RequestError(
+                f"the drafter {models[0]!r} is not served on device='cuda'; choose among 'forced' and 'ngram'",
+                field="speculation",
+                value=self.speculation,
+            )
 
     def _one_of(self, name: str, choices: tuple[object, ...]) -> None:
         value = getattr(self, name)
@@ -87,21 +117,19 @@ def load_runtime(options: LoadOptions) -> Runtime:
 
     config = engine_config(options)
     path = located(options)
-    kernels = _kernels(options)
-    runner = ModelRunner.load(path, kernels, config.kv_cache_dtype, options.quantization)
+    runner: ModelRunner | GpuRunner
+    if options.is_on_gpu:
+        from safegen.engine.gpu.loading import load_gpu_runner
+
+        runner = load_gpu_runner(path, config, options.quantization, deterministic=options.deterministic)
+    else:
+        runner = ModelRunner.load(path, kernels_of(options), config.kv_cache_dtype, options.quantization)
     tokenizer = Tokenizer.load(path, model_vocab_size=runner.vocab_size)
-    speculation = resolve_load(options.speculation)
-    models = DraftModels(
-        path,
-        runner,
-        tokenizer,
-        kernels=kernels,
-        kv_cache_dtype=config.kv_cache_dtype,
-        quantization=options.quantization,
-        enable_prefix_caching=config.enable_prefix_caching,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-    )
-    backend, model_drafters = models.make(speculation)
+    speculation = speculation_of(options)
+    backend: Backend = runner
+    model_drafters: list[Drafter] = []
+    if isinstance(runner, ModelRunner):
+        backend, model_drafters = _draft_models(options, config, path, runner, tokenizer).make(speculation)
     speculator = Speculator([*make_drafters(speculation, tokenizer), *model_drafters])
     engine = Engine(backend, tokenizer.token_bytes, config, speculator)
     return Runtime(
@@ -115,7 +143,30 @@ def load_runtime(options: LoadOptions) -> Runtime:
         fingerprint=fingerprint_of(options, path),
         model_name=model_name(options, path),
         reload=reloader(options),
+        runs_tables=options.is_on_gpu,
     )
+
+
+def _draft_models(
+    options: LoadOptions, config: EngineConfig, path: Path, runner: ModelRunner, tokenizer: Tokenizer
+) -> DraftModels:
+    return DraftModels(
+        path,
+        runner,
+        tokenizer,
+        kernels=kernels_of(options),
+        kv_cache_dtype=config.kv_cache_dtype,
+        quantization=options.quantization,
+        enable_prefix_caching=config.enable_prefix_caching,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )
+
+
+def speculation_of(options: LoadOptions) -> Speculation:
+    """On a GPU "auto" is none: forwards are launched before the tokens that a drafter would look at are known."""
+    if options.is_on_gpu and options.speculation in ("auto", None):
+        return OFF
+    return resolve_load(options.speculation)
 
 
 def engine_config(options: LoadOptions) -> EngineConfig:
@@ -131,6 +182,7 @@ def engine_config(options: LoadOptions) -> EngineConfig:
         enable_prefix_caching=options.enable_prefix_caching,
         max_queue=options.limits.max_queue,
         max_retracts=options.limits.max_retracts,
+        gpu_memory_utilization=options.gpu_memory_utilization,
     )
 
 
@@ -143,10 +195,12 @@ def located(options: LoadOptions) -> Path:
 
 def fingerprint_of(options: LoadOptions, path: Path) -> str:
     """path: of the model."""
-    return model_fingerprint(path, _kernels(options), options.kv_cache_dtype, options.quantization)
+    return model_fingerprint(path, kernels_of(options), options.kv_cache_dtype, options.quantization)
 
 
-def _kernels(options: LoadOptions) -> Literal["cpu", "reference"]:
+def kernels_of(options: LoadOptions) -> Literal["cpu", "reference", "triton"]:
+    if options.is_on_gpu:
+        return "triton"
     return "cpu" if options.kernels == "auto" else options.kernels
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from safegen.engine.request import Event, Request
 from safegen.engine.stats import EngineStats
 from safegen.errors import RequestError
-from safegen.loading import LoadOptions, engine_config, fingerprint_of, located, model_name, reloader
+from safegen.loading import LoadOptions, engine_config, fingerprint_of, located, model_name, reloader, speculation_of
 from safegen.runtime import Runtime
-from safegen.speculation import resolve_load
 
 
 class NoEngine:
@@ -50,7 +49,7 @@ def load_outline(options: LoadOptions) -> Runtime:
         options.limits,
         max_context=model.max_position,
         max_num_seqs=config.max_num_seqs,
-        speculation=resolve_load(options.speculation),
+        speculation=speculation_of(options),
         guards=options.guards,
         fingerprint=fingerprint_of(options, path),
         model_name=model_name(options, path),

@@ -62,14 +62,14 @@ class TemplateTools:
 class OutputType(Generic[T]):
     """A compiled output type, reusable and thread-safe. Pass it wherever a type is expected.
 
-    kind: how the text is read. program: what the decoder is held to, None for free text. shown: what the model is
-    told. findings: how each keyword of the schema is handled. compile_ms: what compiling took. labels: of a Choice.
-    partial: makes a reader of snapshots, of the answer without reasoning. template_tools: of Tools. markers: texts of
-    the wire format; a control token that stands in one of them counts as its text. think: of a Think. fsm: of a
-    Regex(fsm=True), what the decoder is held to in place of program. answer_kind: of the answer without its reasoning.
-    tool_format: of Tools. schema_text: of JSON. source: what it was compiled from, and how JSON may be written.
-    text_program: of a Grammar under bans, what the decoder holds the whole text to beside program. worn_at: fullness of
-    the programs from which on new answers get programs of their own.
+    kind: how the text is read. program: what the decoder is held to, None for free text. shown: what the model is told.
+    findings: how each keyword of the schema is handled. compile_ms: what compiling took. labels: of a Choice. partial:
+    makes a reader of snapshots, of the answer without reasoning. template_tools: of Tools. markers: texts of the wire
+    format; a control token that stands in one of them counts as its text. think: of a Think. fsm: of a Regex(fsm=True),
+    what the decoder is held to in place of program. pattern: of a Regex that no ban narrows. answer_kind: of the answer
+    without its reasoning. tool_format: of Tools. schema_text: of JSON. source: what it was compiled from, and how JSON
+    may be written. text_program: of a Grammar under bans, what the decoder holds the whole text to beside program.
+    worn_at: fullness of the programs from which on new answers get programs of their own.
     """
 
     kind: Kind
@@ -91,6 +91,7 @@ class OutputType(Generic[T]):
     worn_at: float = field(default=1.0, repr=False)
     tool_format: ToolFormat | None = field(default=None, repr=False)
     schema_text: str | None = field(default=None, repr=False)
+    pattern: str | None = field(default=None, repr=False)
 
     @property
     def answer_kind(self) -> Kind:
@@ -333,7 +334,8 @@ def _compile_regex(
 
         fsm = compile_fsm(spec.pattern, program, limits)
     shown = f"Answer with a text that matches this regular expression, and nothing else:\n{spec.pattern}"
-    return replace(_finish(started, "regex", program, shown, (), read), fsm=fsm)
+    pattern = spec.pattern if bans is None else None
+    return replace(_finish(started, "regex", program, shown, (), read), fsm=fsm, pattern=pattern)
 
 
 def _compile_choice(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from safegen.device_tables import DeviceTables
 from safegen.engine.request import Event, Request, SamplingParams
 from safegen.errors import (
     CapacityError,
@@ -115,7 +116,8 @@ class Runtime:
     """A model, ready to answer. max_context: tokens of prompt and answer together. max_num_seqs: sequences the engine
     runs at once; sizes the window of a batch. speculation: what the engine's drafters are. guards: of every call.
     fingerprint: tells models apart whose answers may differ. model_name: for people; no folders of this machine.
-    reload: makes the same runtime in another process, where that is known; it can be pickled if the guards can."""
+    reload: makes the same runtime in another process, where that is known; it can be pickled if the guards can.
+    runs_tables: the engine's device runs small types as tables."""
 
     def __init__(
         self,
@@ -130,6 +132,7 @@ class Runtime:
         fingerprint: str = "",
         model_name: str = "",
         reload: Callable[[], Runtime] | None = None,
+        runs_tables: bool = False,
     ) -> None:
         self.limits = limits
         self.model_name = model_name
@@ -148,6 +151,7 @@ class Runtime:
         self._tokenizer = tokenizer
         self._types = TypeCache(limits)
         self._disk_cache = disk_cache(limits)
+        self._tables = DeviceTables(limits, self._disk_cache) if runs_tables else None
         self._vocabularies: dict[tuple[frozenset[int], frozenset[tuple[int, bytes]]], Vocabulary] = {}
         self._vocabulary_lock = threading.Lock()
         self._request_prefix = uuid.uuid4().hex[:8]
@@ -301,6 +305,10 @@ class Runtime:
         cache_bytes = self.limits.cache_bytes
         if output_type.fsm is not None:
             return output_type.fsm.constraint(vocabulary, self._disk_cache)
+        if self._tables is not None:
+            tabled = self._tables.constraint(output_type, vocabulary)
+            if tabled is not None:
+                return tabled
         if output_type.text_program is not None:
             from safegen.grammars.ban_product import BanProduct
 

@@ -1,6 +1,7 @@
-"""Linears of 8-bit weights: W8A8 in int8 and fp8 with activations quantized a row at a time, and int8 weights alone.
+"""Linears of 8-bit weights: W8A8 in int8 and fp8 with activations quantized a row at a time, int8 weights alone; and of
+float weights, where torch's choice of a product by the number of rows is not wanted.
 
-One product kernel serves all three. Weights lie as in checkpoints, [out, in], so both operands of a tile are contiguous
+One product kernel serves them all. Weights lie as in checkpoints, [out, in], so both operands of a tile are contiguous
 along the inputs, as the tensor cores' 8-bit instructions want them. int8 digits are summed in int32, exactly; fp8 in
 fp32. Scales (one a row of x, one an output) multiply the sum, never a digit. Where few rows leave processors idle, the
 inputs are split among programs (split-K), and a second kernel adds the shares in order: no atomics, so the same call
@@ -203,6 +204,16 @@ def int8_weight_linear(
     return _product(x, None, weight, scale, bias, x.dtype, deterministic, tile)
 
 
+def dense_linear(
+    x: Tensor, weight: Tensor, ones: Tensor, bias: Tensor | None = None, *, dtype: torch.dtype | None = None,
+    tile: LinearTile | None = None,
+) -> Tensor:  # fmt: skip
+    """weight: floats of x's type [out, in]; ones: fp32 [out], the scales that the kernel multiplies by. The launch is
+    the deterministic one. -> dtype, or x's type."""
+    _check(x, weight, ones, x.dtype)
+    return _product(x, None, weight, ones, bias, dtype or x.dtype, True, tile)
+
+
 def _check(x: Tensor, weight: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
     contiguous_rows(x, "x")
     check_fp8(dtype, x.device, "weight")
@@ -254,5 +265,5 @@ def add_shares(shares: Tensor, x_scale: Tensor | None, scale: Tensor | None, bia
     )  # fmt: skip
 
 
-__all__ = ["LinearTile", "add_shares", "fp8_linear", "int8_linear", "int8_weight_linear", "linear_tile",
+__all__ = ["LinearTile", "add_shares", "dense_linear", "fp8_linear", "int8_linear", "int8_weight_linear", "linear_tile",
            "quantize_rows", "split_tile"]  # fmt: skip

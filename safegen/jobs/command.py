@@ -30,7 +30,7 @@ def add_job(commands: Any, add_type_options: Callable[..., None], spec_of: Calla
     prompt.add_argument("--prompt-file", metavar="FILE", help="the template is in this file")
     parser.add_argument("--system", metavar="TEMPLATE", help="system message; may name columns too")
     parser.add_argument("--model", help="GGUF file, model folder or cached hub id; default: the installed model")
-    parser.add_argument("--kernels", default="auto", choices=["auto", "cpu", "reference"])
+    parser.add_argument("--kernels", default="auto", choices=["auto", "cpu", "reference", "triton"])
     parser.add_argument("--max-num-seqs", type=int, default=64, help="sequences computed at once")
     _add_rows(parser)
     _add_sampling(parser)

@@ -48,7 +48,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-num-seqs", type=int, default=64, help="sequences computed at once")
     parser.add_argument("--kv-cache-memory", type=int, help="bytes")
-    parser.add_argument("--kernels", default="auto", choices=["auto", "cpu", "reference"])
+    parser.add_argument("--kernels", default="auto", choices=["auto", "cpu", "reference", "triton"])
     parser.add_argument("--quantization", choices=["int8", "int4"])
     parser.add_argument("--no-speculation", action="store_true")
     parser.add_argument("--tool-format", default="hermes", choices=["hermes", "mistral", "llama", "phi"])

@@ -97,6 +97,7 @@ def make_runtime(
     speculator: Speculator | None = None,
     speculation: Speculation = OFF,
     guards: Any = (),
+    runs_tables: bool = False,
     **settings: Any,
 ) -> Runtime:
     limits = limits or Limits()
@@ -111,6 +112,7 @@ def make_runtime(
         max_num_seqs=config.max_num_seqs,
         speculation=speculation,
         guards=guards,
+        runs_tables=runs_tables,
     )
 
 

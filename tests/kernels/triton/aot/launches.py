@@ -154,6 +154,13 @@ def linear_cases() -> Iterator[Case]:
                     lambda f=function, x=x, w=weights[dtype], t=tile: f(x, w, scale, bias, tile=t),
                 )
             yield f"int4_linear {tail}", _int4(x, out_features, 128, splits)
+    for dtype in (HALF, BF16):
+        dense, x = zeros(out_features, in_features, dtype=dtype), zeros(64, in_features, dtype=dtype)
+        for result in (dtype, torch.float32):
+            yield (
+                f"dense_linear {dtype} to {result}",
+                lambda x=x, w=dense, d=result: linear.dense_linear(x, w, scale, bias, dtype=d),
+            )
     yield "int4_linear rows=2 group=32", _int4(zeros(2, in_features), out_features, 32, 4)
     yield "int4_linear rows=1 group=32 fp16", _int4(zeros(1, in_features), out_features, 32, 4)
 

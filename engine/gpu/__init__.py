@@ -1,0 +1,1 @@
+"""The engine's backend on a GPU: static buffers, captured graphs, draws on the device."""
