@@ -7,6 +7,7 @@ wants a retry blocks there. A call without guards never comes here.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from safegen.errors import InvalidOutput
 from safegen.grammars.constraint import Constraint
 from safegen.grammars.vocabulary import Vocabulary
 from safegen.guards.base import GuardView
+from safegen.guards.declared import names_of_schema
 from safegen.guards.guards import Guards, as_guards
 from safegen.guards.redact import RedactingConstraint
 from safegen.guards.running import Entry, Finding
@@ -26,15 +28,15 @@ from safegen.result import Result, failed
 from safegen.run import EndedRun, Run
 from safegen.runtime import CallOptions, Job, Runtime
 
-_CHARACTERS_BETWEEN_LOOKS = 48  # at a value that is being decoded, where nobody watches it come
+_NAMES_OF_CALLS = ("calls", "text", "name", "arguments")
 _HINT_ROLES = ("user", "tool", "system")
 
 
 def guards_of(own: Guards | None, given: Any) -> Guards:
-    """The guards of a call: the LLM's own and behind them the call's, which cannot take any away."""
+    """The guards of a call: the LLM's own and behind them the call's, which cannot take any away (`Guards.plus`)."""
     if own is None:
         return as_guards(given)
-    return own.plus(as_guards(given), as_set=isinstance(given, Guards))
+    return own.plus(as_guards(given))
 
 
 def guarded_work(
@@ -56,6 +58,7 @@ def _work(
     if blocked is not None:
         return session.conclude(failed("blocked", blocked))
     job = runtime.prepare(_as_given(prompt, messages), spec, options)
+    session.expect(declared_names(job.output_type))
     if job.output_type.probabilities:
         from safegen.choices import choice_work
 
@@ -79,6 +82,7 @@ def guarded_stream(runtime: Runtime, prompt: Prompt, spec: Any, options: CallOpt
         return EndedRun(session.conclude(failed("blocked", blocked)))
     try:
         job = runtime.prepare_stream(_as_given(prompt, messages), spec, options)
+        session.expect(declared_names(job.output_type))
         return start(runtime, job, session, streams=True)
     except BaseException:
         session.leave()
@@ -92,22 +96,20 @@ def start(runtime: Runtime, job: Job, session: GuardSession, *, streams: bool = 
     shape, claims, wrap = shape_of(job.output_type), None, None
     if session.redacting and shape.kind != "text":
         claims = Claims()
-        wrap = _redaction(
-            session, shape, claims, 1 if streams else _CHARACTERS_BETWEEN_LOOKS, job.output_type.schema_text
-        )
+        wrap = _redaction(session, shape, claims, job.output_type.schema_text)
     samples = [session.output(shape, number, claims) for number in range(job.params.n)]
     session_of_run = session if streams else None
     return runtime.start(job, snapshots=streams, guards=samples, session=session_of_run, wrap=wrap)
 
 
 def _redaction(
-    session: GuardSession, shape: AnswerShape, claims: Claims, check_every: int, schema_text: str | None
+    session: GuardSession, shape: AnswerShape, claims: Claims, schema_text: str | None
 ) -> Callable[[Constraint, Vocabulary], Constraint]:
     def look(entries: Sequence[Entry], view: GuardView) -> list[Finding]:
         return session.look_for(0, entries, view)
 
     def wrap(constraint: Constraint, vocabulary: Vocabulary) -> Constraint:
-        settings = Redaction(session.redacting, shape, look, vocabulary, claims, check_every, schema_text)
+        settings = Redaction(session.redacting, shape, look, vocabulary, claims, schema_text)
         return RedactingConstraint(constraint, settings)
 
     return wrap
@@ -119,6 +121,15 @@ def shape_of(output_type: OutputType[Any]) -> AnswerShape:
     if output_type.answer_kind == "tools":
         return AnswerShape("tools", think, output_type.tool_format)
     return AnswerShape("json" if output_type.answer_kind == "json" else "text", think)
+
+
+def declared_names(output_type: OutputType[Any]) -> frozenset[str]:
+    """Names in paths that are the caller's: those of the schema, or of the tools and their wire format."""
+    form, tools = output_type.tool_format, output_type.template_tools
+    if form is None or tools is None:
+        return frozenset() if output_type.schema_text is None else names_of_schema(output_type.schema_text)
+    schemas = (json.dumps(tool, sort_keys=True) for tool in tools.tools)
+    return frozenset(_NAMES_OF_CALLS).union(*map(names_of_schema, schemas))
 
 
 def check_result(session: GuardSession, output_type: OutputType[Any], result: Result[Any]) -> Result[Any]:

@@ -2,7 +2,8 @@
 
 A record says which guard found what where, and what followed; of the text it holds a keyed digest (HMAC-SHA256), never
 a character. With `audit_key=` equal texts have equal digests across runs; without one the key is random, made once a
-process and never shown. Names in paths that may be the model's own text (no plain short identifiers) are digests too.
+process and never shown. Names in paths that the output type does not declare are the model's own text, so they are
+digests too, as is a declared one that is no plain short identifier or in which a guard has found something.
 
 `replay` decides again from the same texts and compares; milliseconds are the only field that may differ.
 """
@@ -80,15 +81,14 @@ class Digests:
         key = _PROCESS_KEY if self.key is None else self.key
         return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:_DIGEST_CHARACTERS]
 
-    def path(self, place: Place, found: Collection[Step] = ()) -> str:
-        """The place as a path in which every name that is not a plain short identifier is its digest, and so is every
-        name of those in which a guard has found something."""
-        steps = [
-            step
-            if isinstance(step, int) or step == "*" or (_PLAIN_NAME.fullmatch(step) and step not in found)
-            else f"#{self.of(step)[:12]}"
-            for step in place.steps
-        ]
+    def path(self, place: Place, declared: Collection[Step], found: Collection[Step] = ()) -> str:
+        """The place as a path in which every name is its digest that is not declared, or no plain short identifier, or
+        one of those in which a guard has found something."""
+
+        def shows(step: str) -> bool:
+            return step == "*" or (step in declared and step not in found and _PLAIN_NAME.fullmatch(step) is not None)
+
+        steps = [step if isinstance(step, int) or shows(step) else f"#{self.of(step)[:12]}" for step in place.steps]
         if place.is_key and steps:
             steps[-1] = "*"
         return place.root + "".join(map(step_text, steps)) + ("~" if place.is_key else "")
@@ -113,7 +113,7 @@ class JsonlSink:
         self._lock = threading.RLock()  # a stream that is dropped may be recorded while a record is being written
         try:
             self._close(self._open())
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise RequestError(f"audit={str(path)!r} cannot be written: {error}", field="audit", value=path) from error
 
     def write(self, records: tuple[AuditRecord, ...]) -> None:

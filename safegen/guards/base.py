@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Stage = Literal["input", "decoding", "output"]
 OnFail = Literal["block", "redact", "retry", "log"]
 
+DAY_S = 86_400  # no deadline is later
 STAGES: tuple[Stage, ...] = get_args(Stage)
 ON_FAIL: tuple[OnFail, ...] = get_args(OnFail)
 
@@ -65,11 +66,11 @@ class GuardView:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace text[start:end] by `text`."""
+    """Replace text[start:end] by `text`, which may be an original that Deanonymize puts back."""
 
     start: int
     end: int
-    text: str
+    text: str = field(repr=False)
     rule: str
     score: float = 1.0
 
@@ -254,8 +255,10 @@ def check_common(guard: Any) -> None:
     if not guard.stages or any(stage not in STAGES for stage in guard.stages):
         raise _bad(guard, "stages", guard.stages, f"one or more of {', '.join(STAGES)}")
     seconds = guard.timeout_s
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
-        raise _bad(guard, "timeout_s", seconds, "a number of seconds above 0, or None")
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= DAY_S
+    ):
+        raise _bad(guard, "timeout_s", seconds, f"seconds above 0, at most {DAY_S:,}, or None")
     if guard.where is not None and not (guard.where and all(isinstance(path, str) for path in guard.where)):
         raise _bad(guard, "where", guard.where, "a JSONPath, a list of them, or None for everywhere")
 

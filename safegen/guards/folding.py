@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -51,6 +51,13 @@ class Folding:
         if self.decomposes_hangul and 0xAC00 <= code <= 0xD7A3:
             return jamo(code)
         return self._known.get(code, char)
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """Characters of no word whose fold holds characters of words, such as ™ and, to skeleton, |."""
+        return frozenset(
+            char for char, folded in self.changed.items() if any(map(is_word, folded)) and not is_word(char)
+        )
 
     def text(self, text: str) -> str:
         if not self._known:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from safegen.errors import RequestError
 from safegen.guards.audit import AuditRecord, Digests, JsonlSink, config_digest
-from safegen.guards.base import Guard
+from safegen.guards.base import DAY_S, Guard
 from safegen.guards.custom import Adapted, Custom
 from safegen.guards.refusal import Refusal
 from safegen.guards.registry import guard_from_dict
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from safegen.grammars.bans import Bans
 
 Sink = Callable[[tuple[AuditRecord, ...]], None]
-_DAY_S = 86_400
+_MAX_VALUES = 1_000_000  # of a configuration
+_DEADLINE_S, _MAX_RETRIES = 5.0, 2  # of a set that does not say
 _SETTINGS = ("deadline_s", "max_retries", "on_block", "audit")
 
 
 class Guards:
     """guards: Guard objects, functions of a GuardView, or objects with `check(view)`. deadline_s: seconds that all
-    guards together may take for one text. max_retries: how often an answer is asked for again for guards with
-    on_fail="retry"; after that it is blocked. on_block: Refusal gives a blocked request a Refusal as its value. audit:
-    a JSONL file, or a function of the records of a request. audit_key: secret of the digests in them, at least 16
-    bytes; never part of `to_dict`.
+    guards together may take for one text, 5 by default. max_retries: how often an answer is asked for again for guards
+    with on_fail="retry", 2 by default; after that it is blocked. on_block: Refusal gives a blocked request a Refusal
+    as its value. audit: a JSONL file, or a function of the records of a request. audit_key: secret of the digests in
+    them, at least 16 bytes; never part of `to_dict`.
 
     Raises RequestError that names the setting and its value.
     """
@@ -44,15 +45,18 @@ class Guards:
         self,
         guards: Iterable[Any] = (),
         *,
-        deadline_s: float = 5.0,
-        max_retries: int = 2,
+        deadline_s: float | None = None,
+        max_retries: int | None = None,
         on_block: type[Refusal] | None = None,
         audit: str | os.PathLike[str] | Sink | None = None,
         audit_key: bytes | None = None,
     ) -> None:
         self.guards = tuple(as_guard(each) for each in _listed(guards))
-        if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float) or not 0 < deadline_s <= _DAY_S:
-            raise _bad("deadline_s", deadline_s, f"seconds above 0, at most {_DAY_S:,}")
+        self._said_deadline_s, self._said_max_retries = deadline_s, max_retries
+        deadline_s = _DEADLINE_S if deadline_s is None else deadline_s
+        max_retries = _MAX_RETRIES if max_retries is None else max_retries
+        if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float) or not 0 < deadline_s <= DAY_S:
+            raise _bad("deadline_s", deadline_s, f"seconds above 0, at most {DAY_S:,}")
         if isinstance(max_retries, bool) or not isinstance(max_retries, int) or not 0 <= max_retries <= 10:
             raise _bad("max_retries", max_retries, "a number from 0 to 10")
         if on_block is not None and on_block is not Refusal:
@@ -79,24 +83,25 @@ class Guards:
         found = (guard.automaton("$") for guard in self.guards if "decoding" in guard.stages)
         return Bans.of(ban for ban in found if isinstance(ban, Ban))
 
-    def plus(self, added: Guards, *, as_set: bool) -> Guards:
-        """This set with further guards behind its own. as_set: the settings are those of `added`."""
-        settings = added if as_set else self
+    def plus(self, added: Guards) -> Guards:
+        """This set with further guards behind its own. Of the settings, `deadline_s`, `max_retries` and `on_block` are
+        those of `added` where it says them. What this set keeps of a request it keeps all the same: `audit` of both
+        have the records, and the key is its own where it has one."""
         return Guards(
             (*self.guards, *added.guards),
-            deadline_s=settings.deadline_s,
-            max_retries=settings.max_retries,
-            on_block=settings.on_block or self.on_block,
-            audit=settings.audit or self.audit,
-            audit_key=settings.digests.key or self.digests.key,
+            deadline_s=self._said_deadline_s if added._said_deadline_s is None else added._said_deadline_s,
+            max_retries=self._said_max_retries if added._said_max_retries is None else added._said_max_retries,
+            on_block=added.on_block or self.on_block,
+            audit=_both(self.audit, added.audit),
+            audit_key=self.digests.key or added.digests.key,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The set as data, without its key. A guard that is a function stands there by name alone."""
         described: dict[str, Any] = {"guards": [guard.to_dict() for guard in self.guards]}
-        if self.deadline_s != 5.0:
+        if self.deadline_s != _DEADLINE_S:
             described["deadline_s"] = self.deadline_s
-        if self.max_retries != 2:
+        if self.max_retries != _MAX_RETRIES:
             described["max_retries"] = self.max_retries
         if self.on_block is not None:
             described["on_block"] = "Refusal"
@@ -184,6 +189,21 @@ def _entries(guards: Sequence[Guard]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
+def _both(own: Any, added: Any) -> Any:
+    """What keeps records for two sets; a file or function that is in both has them once."""
+    kept = [audit for number, audit in enumerate((own, added)) if audit is not None and (number == 0 or audit != own)]
+    if len(kept) < 2:
+        return kept[0] if kept else None
+    sinks = [_sink(audit) for audit in kept]
+
+    def write(records: tuple[AuditRecord, ...]) -> None:
+        for sink in sinks:
+            if sink is not None:
+                sink(records)
+
+    return write
+
+
 def _sink(audit: Any) -> Sink | None:
     if audit is None or callable(audit):
         return audit  # type: ignore[no-any-return]
@@ -201,9 +221,23 @@ def _parsed(text: str) -> Any:
         except ValueError as error:
             raise RequestError("reading YAML needs PyYAML: pip install pyyaml (JSON needs nothing)") from error
     try:
-        return yaml.safe_load(text)
+        parsed = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the date 2024-13-45
         raise RequestError(f"it is no YAML: {error}") from error
+    _check_size(parsed)
+    return parsed
+
+
+def _check_size(parsed: Any) -> None:
+    """Aliases make a short file a huge text once somebody reads it out, or an endless one."""
+    waiting, num_values = [parsed], 0
+    while waiting:
+        value = waiting.pop()
+        num_values += 1
+        if num_values > _MAX_VALUES:
+            raise RequestError(f"it has more than {_MAX_VALUES:,} values, each alias counted, or refers to itself")
+        if isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
 
 
 def _bad(key: str, value: object, wanted: str) -> RequestError:

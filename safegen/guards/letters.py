@@ -14,13 +14,16 @@ from safegen.grammars.bans import LetterTable
 from safegen.guards.folding import HANGUL, Folding, Ranges, is_word, jamo, word_ranges
 
 _LAST = 0x10FFFF
-OTHER, OTHER_OF_WORD = 0xFFFF, 0xFFFE  # noncharacters, which stand for what no phrase holds
+OTHER, OTHER_OF_WORD = _LAST + 1, _LAST + 2  # no code points: they stand for what no phrase holds
 _Letter = tuple[int, ...]
 _Piece = tuple[int, int, _Letter]  # code points from low to high are of one letter
 
 
-def phrase_letters(fold: Folding, phrases: Iterable[str], *, word: bool) -> tuple[LetterTable, Ranges]:
-    """The letters, and which of the code points they fold to are of words. phrases: folded."""
+def phrase_letters(
+    fold: Folding, phrases: Iterable[str], *, word: bool, symbols: frozenset[str] = frozenset()
+) -> tuple[LetterTable, Ranges]:
+    """The letters, and which of the code points they fold to are of words. phrases: folded. symbols: characters that
+    are none of a phrase's, whatever they fold to."""
     alphabet = {char for phrase in phrases for char in phrase}
     known = {char: ord(char) for char in alphabet}
 
@@ -30,7 +33,8 @@ def phrase_letters(fold: Folding, phrases: Iterable[str], *, word: bool) -> tupl
 
     pieces: list[_Piece] = [(ord(char), ord(char), (ord(char),)) for char in alphabet if fold.of(char) == char]
     others: list[_Piece] = [(low, high, (OTHER_OF_WORD,)) for low, high in word_ranges()] if word else []
-    pieces += _changed(fold, stands_for, hangul=any("\u1100" <= char <= "\u11ff" for char in alphabet))
+    changed = _changed(fold, stands_for, hangul=any("\u1100" <= char <= "\u11ff" for char in alphabet))
+    pieces += [(low, high, (OTHER,) if chr(low) in symbols else letter) for low, high, letter in changed]
     table = _table(pieces, others, (OTHER,))
     words = [ord(char) for char in alphabet if is_word(char)] + [OTHER_OF_WORD]
     return table, tuple((code, code) for code in sorted(words))

@@ -10,6 +10,9 @@ text, and the leftmost longest matches of a regex. A regex such as `a|[ab]*c`, o
 ahead for a longer one, may take time quadratic in the text; it is given up after `timeout_s` (5 s by default), which
 counts as a guard that failed. Match spans are those of the text as it is, not of its fold.
 
+With `word`, symbols that fold to letters (™) are read in two ways: all of them as letters, and all as symbols, with
+which no word goes on. A phrase counts that either reading finds.
+
 What it does not promise: paraphrase, other encodings (base64, leet beyond the look-alikes), and text that only several
 fields together spell.
 """
@@ -36,6 +39,7 @@ __all__ = ["Never"]
 
 _MAX_PHRASES, _MAX_PHRASE_CHARS = 100_000, 1_000
 _REGEX_SECONDS = 5.0
+_NO_PHRASE = "\ud800"  # what a symbol is that is read as one: stands in no phrase
 _MAX_DEPTH, _MAX_CHARS, _MAX_COUNT = 200, 10_000, 10_000
 
 
@@ -83,8 +87,14 @@ class Never(Guard):
 
     def find(self, view: GuardView) -> Sequence[Match]:
         folded, offsets = self._folding.with_offsets(view.text)
-        found = dict.fromkeys(self._spans(folded, view.final))
-        return [Match(offsets[start], offsets[end - 1] + 1, rule) for start, end, rule in found]
+        spans = list(self._regexes_in(folded))
+        if self._folded and self._may_hold.search(folded):
+            spans += self._phrases_in(folded, view.final)
+            if self.word and not self._folding.symbols.isdisjoint(view.text):
+                is_symbol = [char in self._folding.symbols for char in view.text]
+                read = "".join(_NO_PHRASE if is_symbol[at] else char for char, at in zip(folded, offsets, strict=True))
+                spans += self._phrases_in(read, view.final)
+        return [Match(offsets[start], offsets[end - 1] + 1, rule) for start, end, rule in dict.fromkeys(spans)]
 
     def folded(self, text: str) -> str:
         """What phrases and regexes are looked for in."""
@@ -113,6 +123,9 @@ class Never(Guard):
             table, words = phrase_letters(self._folding, self._folded, word=self.word)
             phrases = tuple(tuple(map(ord, phrase)) for phrase in self._folded)
             parts.append(Phrases(table, phrases, self.word, words if self.word else ()))
+            if self.word and (symbols := self._folding.symbols):
+                table, words = phrase_letters(self._folding, self._folded, word=True, symbols=symbols)
+                parts.append(Phrases(table, phrases, True, words))
         for tree in self._trees:
             letters, among = set_letters(self._folding, sets_of(tree))
             parts.append(Search(letters, _mapped(tree, among)))
@@ -130,18 +143,21 @@ class Never(Guard):
     def _tree(self, pattern: str) -> Pattern:
         try:
             parsed = parse_regex(pattern, max_depth=_MAX_DEPTH, max_chars=_MAX_CHARS, max_count=_MAX_COUNT)
-            return fold_tree(parsed, self._folding)
-        except GrammarError as error:
+            tree = fold_tree(parsed, self._folding)
+            _re2(re2_text(tree))  # edited text is scanned for what decoding was held to
+            return tree
+        except (GrammarError, RequestError) as error:
             raise RequestError(f"regexes={pattern!r:.80}: {error}", field="regexes", value=pattern) from error
 
-    def _spans(self, folded: str, final: bool) -> Iterator[tuple[int, int, str]]:
-        """Half-open spans of the folded text, with their rules."""
-        if self._folded and self._may_hold.search(folded):
-            last_end = 0
-            for start, end in _occurrences(folded, self._trie):
-                if end > last_end and (not self.word or _stands_alone(folded, start, end, final)):
-                    last_end = end
-                    yield start, end, "phrase"
+    def _phrases_in(self, folded: str, final: bool) -> Iterator[tuple[int, int, str]]:
+        """Half-open spans of the folded text, with their rule."""
+        last_end = 0
+        for start, end in _occurrences(folded, self._trie):
+            if end > last_end and (not self.word or _stands_alone(folded, start, end, final)):
+                last_end = end
+                yield start, end, "phrase"
+
+    def _regexes_in(self, folded: str) -> Iterator[tuple[int, int, str]]:
         ends = time.monotonic() + (self.timeout_s or _REGEX_SECONDS)
         for pattern in self._patterns:
             for found in pattern.finditer(folded):

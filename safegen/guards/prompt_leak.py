@@ -1,9 +1,10 @@
 """Answers that repeat what must not be repeated: the system prompt, or segments that the caller names.
 
-An overlap is a run of letters and digits that stands in a protected text too; case, spaces, punctuation, accents and
-look-alikes are not told apart. The index holds windows of the protected text at every `STEP`th letter, so every overlap
-of `min_overlap` letters holds one of them, and a scan is one pass over the answer. At most STEP - 1 letters on either
-side of a found overlap stay outside of it; with `block`, the default, that makes no difference.
+An overlap is a run of letters and digits that stands in a protected text too; case, spaces, punctuation, symbols,
+accents and look-alikes are not told apart. A letter without an ASCII look-alike stands for itself. The index holds
+windows of the protected text at every `STEP`th letter, so every overlap of `min_overlap` letters holds one of them, and
+a scan is one pass over the answer. At most STEP - 1 letters on either side of a found overlap stay outside of it; with
+`block`, the default, that makes no difference.
 
 Not covered: paraphrase, translation, other encodings.
 """
@@ -11,6 +12,7 @@ Not covered: paraphrase, translation, other encodings.
 from __future__ import annotations
 
 import copy
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,31 +25,46 @@ from safegen.errors import RequestError
 from safegen.guards.base import Guard, GuardView, Match, Stage, texts
 from safegen.guards.candidates import before_owner, pieces
 from safegen.guards.following import Follower
-from safegen.guards.reading import MAX_SKIPPED, read
+from safegen.guards.reading import LETTER, MAX_SKIPPED, OTHER, read
 
 STEP = 8
 _SPREAD = 4  # characters that one letter of a window may take, separators included
 _RANK = {"system_prompt": 0}
+_ASCII = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _LETTERS = np.zeros(256, dtype=bool)
-_LETTERS[[*b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789\xaa\xa4"]] = True
-_NO_LETTERS = bytes(octet for octet in range(256) if not _LETTERS[octet])
+_LETTERS[[*_ASCII, *(LETTER + OTHER).encode("latin-1")]] = True
+_NO_LETTERS = bytes(octet for octet in range(256) if octet not in _ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
     """windows: what an answer must not hold. beginnings: hashes of their proper beginnings, for streams."""
 
-    windows: frozenset[bytes]
+    windows: frozenset[str]
     beginnings: frozenset[int]
 
 
-def letters(text: str) -> tuple[bytes, NDArray[np.intp], NDArray[np.intp]]:
+def letters(text: str) -> tuple[str, NDArray[np.intp], NDArray[np.intp]]:
     """The letters and digits of a text's reading in lower case, and where each character begins and ends."""
     reading = read(text)
     octets = np.frombuffer(reading.octets, dtype=np.uint8)
     places = np.flatnonzero(_LETTERS[octets])
     starts = places if reading.offsets is None else reading.offsets[places]
-    return octets[places].tobytes().lower(), starts, starts + 1
+    found = octets[places].tobytes().lower().decode("latin-1")
+    if found.isascii():
+        return found, starts, starts + 1
+    told = [char if char < "\x80" else _letter(text[at]) for char, at in zip(found, starts.tolist(), strict=True)]
+    kept = starts[np.array([bool(char) for char in told], dtype=bool)]
+    return "".join(told), kept, kept + 1
+
+
+@lru_cache(maxsize=8192)
+def _letter(character: str) -> str:
+    """A letter or number without an ASCII look-alike, in lower case; nothing for a symbol."""
+    small = character.lower()
+    if unicodedata.category(character)[0] not in "LN":
+        return ""
+    return small if len(small) == 1 else character
 
 
 @lru_cache(maxsize=32)
@@ -141,7 +158,7 @@ class LeakFollower:
         self._index, self._size, self._max_match = index, window, max_match
         self._last = ""  # characters that decide how those behind them are read
         self._num_fed = self._frontier = 0
-        self._begun: list[tuple[int, bytes]] = []
+        self._begun: list[tuple[int, str]] = []
         self._candidates: tuple[Match, ...] = ()
 
     def feed(self, text: str, num_decided: int) -> int:
@@ -155,20 +172,20 @@ class LeakFollower:
         self._frontier = max(self._frontier, before_owner(self._candidates, cut, _RANK) if self._candidates else cut)
         return self._frontier
 
-    def _new_letters(self, text: str) -> tuple[bytes, list[int]]:
+    def _new_letters(self, text: str) -> tuple[str, list[int]]:
         """Letters of what comes next, and their places in the whole text."""
         before, self._last = self._last, (self._last + text)[-MAX_SKIPPED - 1 :]
         if text.isascii():
             octets = text.encode()
-            return octets.translate(None, _NO_LETTERS).lower(), [
-                place for place, octet in enumerate(octets, self._num_fed) if octet not in _NO_LETTERS
+            return octets.translate(None, _NO_LETTERS).lower().decode(), [
+                place for place, octet in enumerate(octets, self._num_fed) if octet in _ASCII
             ]
         found, starts, _ = letters(before + text)
         places = [self._num_fed - len(before) + int(at) for at in starts]
         num_new = sum(place >= self._num_fed for place in places)
         return found[len(found) - num_new :], places[len(places) - num_new :]
 
-    def _go_on(self, found: bytes, places: list[int]) -> None:
+    def _go_on(self, found: str, places: list[int]) -> None:
         """Which of these windows may still become one of the protected texts, and which have."""
         size, oldest, beginnings = self._size, self._num_fed - self._max_match, self._index.beginnings
         begun = [(place, known + found) for place, known in self._begun]

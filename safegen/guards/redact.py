@@ -143,7 +143,7 @@ class RedactingConstraint:
         self._tokens.append(token_id)
         self._ends.append(self._num_bytes + len(piece))
         for value, closed in self._track.feed(piece):
-            decision = value.found(closed=closed, check_every=self._redaction.check_every)
+            decision = value.found(closed=closed)
             if decision is not None:
                 return self._replace(value, decision)
         return None

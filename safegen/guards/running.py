@@ -7,6 +7,7 @@ the others get a thread each, which is left behind if it does not end: Python ca
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -14,10 +15,17 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from safegen.guards.base import Allow, Block, Guard, GuardView, Replace, Retry, Stage, Verdict
+from safegen.guards.base import Allow, Block, Edit, Guard, GuardView, Match, Replace, Retry, Stage, Verdict
 from safegen.guards.scopes import Place, Scopes
 
 Failure = Literal["error", "timeout"]
+
+
+class Late(Exception):
+    """A guard was not done in time. No TimeoutError: guards raise those, with messages that may hold the text."""
+
+    def __init__(self) -> None:
+        super().__init__("it was not done in time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +83,8 @@ def run_guards(entries: Sequence[Entry], view: GuardView, deadline_s: float) -> 
 
 
 def frontier_in_time(entry: Entry, text: str, deadline_s: float) -> int:
-    """What the guard calls certain of a text. Raises what the guard raises, and TimeoutError when it is not done in
-    time: a guard that may wait gets a thread here, too."""
+    """What the guard calls certain of a text. Raises what the guard raises, and Late when it is not done in time: a
+    guard that may wait gets a thread here, too."""
     if entry.guard.inline:
         return entry.guard.frontier(text)
     done: SimpleQueue[int | Exception] = SimpleQueue()
@@ -91,7 +99,7 @@ def frontier_in_time(entry: Entry, text: str, deadline_s: float) -> int:
     try:
         answer = done.get(timeout=min(deadline_s, entry.guard.timeout_s or deadline_s))
     except Empty:
-        raise TimeoutError("it was not done in time") from None
+        raise Late from None
     if isinstance(answer, Exception):
         raise answer
     return answer
@@ -118,15 +126,28 @@ def _in_time(finding: Finding, ends: float) -> Finding:
     return Finding(finding.entry, None, "timeout", finding.milliseconds, "it was not done in time")
 
 
+def _is_text(given: object) -> bool:
+    """Whether it is a text that can be written; a lone surrogate cannot."""
+    return isinstance(given, str) and (given.isascii() or not any("\ud800" <= char <= "\udfff" for char in given))
+
+
 def _problem(verdict: object, num_characters: int) -> str:
     """Why a verdict is none of a text of that length; empty for one that is."""
+    told: list[str] = []
     if isinstance(verdict, Replace):
-        spans = [(edit.start, edit.end) for edit in verdict.edits]
+        found: Sequence[Match | Edit] = verdict.edits
+        told = [edit.text for edit in verdict.edits]
     elif isinstance(verdict, Allow | Block | Retry):
-        spans = [(match.start, match.end) for match in verdict.matches]
+        found = verdict.matches
+        told = [verdict.hint] if isinstance(verdict, Retry) else []
     else:
         return f"it returned {type(verdict).__name__}"
-    for span in spans:
+    if not isinstance(found, tuple | list) or not all(map(_is_text, told)):
+        return "it returned what is no verdict"
+    for each in found:
+        if not _is_text(each.rule) or not isinstance(each.score, int | float) or not math.isfinite(each.score):
+            return "it returned a match without a rule or a score"
+        span = each.start, each.end
         if not all(type(offset) is int for offset in span) or not 0 <= span[0] <= span[1] <= num_characters:
             return "it returned a match outside of the text"
     return ""

@@ -42,12 +42,13 @@ class SampleGuard:
             return session.look_for(sample, entries, view)
 
         self.is_inline = all(entry.guard.inline for entry in entries)
-        # Placeholders that decoding has forced are known by their offsets, and there hidden characters went first.
-        steps = in_steps(checks) if claims is None else [checks]
         deadline_s = session.guards.deadline_s
-        self._streams = [
-            GuardStream(step, shape, look, session.protected, claims, deadline_s, session.banning) for step in steps
-        ]
+        self._streams: list[GuardStream] = []
+        for step in in_steps(checks):
+            before = self._streams[-1] if self._streams else None
+            self._streams.append(
+                GuardStream(step, shape, look, session.protected, claims, deadline_s, session.banning, before)
+            )
         if restores:
             self._streams.append(GuardStream(restores, shape, look))
         self._told = False

@@ -20,7 +20,7 @@ Steps = tuple[Step, ...]
 THINKING = "$thinking"
 _NAME = re.compile(r"[^\W\d]\w*(?:-\w+)*")
 _TOKEN = re.compile(
-    r"""(?P<deep>\.\.)?(?:(?<=\.\.)|\.)?(?P<name>[^\W\d][\w-]*|\*)|(?P<deeper>\.\.)?\[(?:(?P<index>\d+)|(?P<any>\*)|"""
+    r"""(?P<deep>\.\.)?(?:(?<=\.\.)|\.)?(?P<name>[^\W\d][\w-]*|\*)|(?P<deeper>\.\.)?\[(?:(?P<index>[0-9]{1,9})|(?P<any>\*)|"""
     r"""'(?P<single>(?:[^'\\]|\\.)*)'|"(?P<double>(?:[^"\\]|\\.)*)")\]"""
 )
 

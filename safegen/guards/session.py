@@ -41,6 +41,7 @@ class GuardSession:
             dataclasses.replace(entry, guard=entry.guard.for_request(self._vault)) for entry in guards.entries
         ]
         self._protected: tuple[str, ...] = ()
+        self._declared: frozenset[str] = frozenset()
         self._milliseconds: dict[tuple[int, Stage, int], float] = {}
         self._decisions: list[tuple[Stage, int, Decision]] = []
         self._ran: set[tuple[Stage, int]] = set()
@@ -87,6 +88,10 @@ class GuardSession:
         return text, None
 
     # --- output -------------------------------------------------------------------------------------------------------
+
+    def expect(self, declared: frozenset[str]) -> None:
+        """Names that the type of the answer declares, which paths may show."""
+        self._declared = declared
 
     def output(self, shape: AnswerShape, sample: int, claims: Claims | None = None) -> SampleGuard:
         """What stands between one sample's text and its reader."""
@@ -187,9 +192,9 @@ class GuardSession:
         )
 
     def _path(self, place: Place) -> str:
-        """As records and errors show it: without names in which a guard has found something."""
+        """As records and errors show it: without names that the model made, or in which a guard has found something."""
         found = {each.place.steps[-1] for _, _, each in self._decisions if each.place.is_key and each.place.steps}
-        return self.guards.digests.path(place, found)
+        return self.guards.digests.path(place, self._declared, found)
 
     def _base(self, number: int, entry: Entry, stage: Stage, action: Any, path: str, sample: int) -> AuditRecord:
         return AuditRecord(

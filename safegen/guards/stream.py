@@ -9,7 +9,7 @@ Guards that put something back (Deanonymize) work last, on text that all others 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from safegen.guards.answer_reader import AnswerKind, AnswerReader
 from safegen.guards.bans import EditedText
 from safegen.guards.running import Entry
 from safegen.guards.scopes import Place
-from safegen.guards.units import Char, Opened, Piece, char_starts
+from safegen.guards.units import Char, Closed, Opened, Piece, char_starts
 from safegen.guards.watch import Decision, Look, UnitWatch
 
 
@@ -52,7 +52,9 @@ class Claims:
 
 class GuardStream:
     """entries: guards of the output stage. protected: texts that must not be repeated. claims: forced placeholders.
-    deadline_s: see UnitWatch. banning: guards of the decoding stage, which edits must not undo.
+    deadline_s: see UnitWatch. banning: guards of the decoding stage, which edits must not undo. before: the stream
+    whose output this one reads, where placeholders are forced: their offsets are those of what that one has read, and
+    this one tells of them.
 
     `stopped` is the decision that ended the answer; from then on nothing is released.
     """
@@ -66,7 +68,13 @@ class GuardStream:
         claims: Claims | None = None,
         deadline_s: float = 5.0,
         banning: Sequence[Entry] = (),
+        before: GuardStream | None = None,
     ) -> None:
+        self._shifts: list[tuple[int, int]] | None = None  # while one behind reads on: see _shifted
+        self._num_released = 0
+        self._before = before if claims is not None else None
+        if self._before is not None:
+            self._before._shifts = []
         self._entries = entries
         self._deadline_s = deadline_s
         self._banning = banning
@@ -75,7 +83,7 @@ class GuardStream:
         self._protected = protected
         self._claims = claims
         self._unit: UnitWatch | None = None
-        self._num_bytes = 0
+        self._num_bytes = self._shift = 0
         self._starts: list[int] = []  # byte offset of each character of the open unit, while placeholders are forced
         self.decisions: list[Decision] = []
         self.milliseconds: dict[int, float] = {}  # that guards took beside their looks, by the number of their entry
@@ -106,9 +114,25 @@ class GuardStream:
             if self.stopped is not None:
                 return "".join(released)
             released.append(self._take(piece))
+            if self._shifts is not None:
+                self._note(released[-1], isinstance(piece, Closed), self._shifts)
         if self._unit is not None and self.stopped is None:
             released.append(self._release(self._unit, final=False))
+            if self._shifts is not None:
+                self._note(released[-1], False, self._shifts)
         return "".join(released)
+
+    def _note(self, released: str, is_unit_over: bool, shifts: list[tuple[int, int]]) -> None:
+        """Where a unit has ended: bytes that were released, and how many more were read."""
+        self._num_released += _num_bytes(released)
+        if is_unit_over:
+            shifts.append((self._num_released, self._num_bytes - self._num_released))
+
+    def _shifted(self) -> int:
+        """The offset of the next byte in what the stream before this one has read; at the beginning of a unit."""
+        shifts = None if self._before is None else self._before._shifts
+        place = bisect_right(shifts, self._num_bytes, key=_first) if shifts else 0
+        return self._num_bytes + (shifts[place - 1][1] if shifts and place else 0)
 
     def _take(self, piece: Piece) -> str:
         if isinstance(piece, Opened):
@@ -116,11 +140,11 @@ class GuardStream:
             return ""
         if isinstance(piece, Char):
             start = self._num_bytes
-            self._num_bytes += len(piece.raw.encode("utf-8", "surrogatepass"))
+            self._num_bytes += _num_bytes(piece.raw)
             if self._unit is None:
                 return piece.raw
             if self._claims is not None:
-                self._starts += char_starts(piece, start)
+                self._starts += char_starts(piece, self._shift + start)
             self._unit.add(piece.decoded, piece.raw)
             return ""
         assert self._unit is not None
@@ -135,6 +159,7 @@ class GuardStream:
 
     def _open(self, opened: Opened) -> None:
         self._starts = []
+        self._shift = self._shifted() - self._num_bytes
         self._unit = UnitWatch(
             self._covering(opened.place), opened.place, opened.kind, self._look, self._protected, self._is_exempt,
             self._deadline_s, self._bans(opened.place),
@@ -155,7 +180,8 @@ class GuardStream:
         return released
 
     def _close(self, unit: UnitWatch) -> None:
-        self.decisions += [forced.decision for _, _, forced in self._forced_spans(unit)]
+        if self._shifts is None:
+            self.decisions += [forced.decision for _, _, forced in self._forced_spans(unit)]
         self.decisions += unit.decisions
         for number, spent in unit.spent().items():
             self.milliseconds[number] = self.milliseconds.get(number, 0.0) + spent
@@ -175,3 +201,11 @@ class GuardStream:
             if first < last and self._starts[first] == at and unit.raw(first, last) == raw:
                 spans.append((first, last, forced))
         return spans
+
+
+def _num_bytes(raw: str) -> int:
+    return len(raw.encode("utf-8", "surrogatepass"))
+
+
+def _first(pair: tuple[int, int]) -> int:
+    return pair[0]

@@ -22,15 +22,14 @@ from safegen.guards.watch import Decision, Look, UnitWatch
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What the constraints of one request's samples share. entries: inline guards that redact. check_every: decoded
-    characters of an open value between two looks. schema_text: for declared defaults."""
+    """What the constraints of one request's samples share. entries: inline guards that redact. schema_text: for its
+    defaults."""
 
     entries: Sequence[Entry]
     shape: AnswerShape
     look: Look
     vocabulary: Vocabulary
     claims: Claims
-    check_every: int = 1
     schema_text: str | None = None
 
     def covering(self, place: Place) -> list[Entry]:
@@ -54,7 +53,6 @@ class ValueWatch(UnitWatch):
         self.is_string, self.begin, self.exempt = is_string, begin, exempt
         self.starts: list[int] = []
         self.num_bytes = begin + is_string  # offset behind the last character
-        self.num_checked = 0
 
     def copy(self) -> ValueWatch:
         twin = copy.copy(self)
@@ -70,11 +68,11 @@ class ValueWatch(UnitWatch):
         self.num_bytes = at + len(char.raw.encode("utf-8", "surrogatepass"))
         self.add(char.decoded, char.raw)
 
-    def found(self, *, closed: bool, check_every: int) -> Decision | None:
-        """The first match that has to be replaced, once it is certain."""
-        if not closed and (not self.is_string or len(self.starts) - self.num_checked < check_every):
+    def found(self, *, closed: bool) -> Decision | None:
+        """The first match that has to be replaced, once it is certain. A plain call looks as often as a stream, or else
+        max_tokens would cut the one where the other has been taken back."""
+        if not closed and not self.is_string:
             return None
-        self.num_checked = len(self.starts)
         self.release(final=closed)
         return next((each for each in self.decisions if each.outcome == "redact"), None)
 

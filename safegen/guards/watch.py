@@ -19,7 +19,7 @@ from typing import Literal
 
 from safegen.guards.bans import EditedText
 from safegen.guards.base import Allow, Block, Edit, GuardView, Match, Replace, Retry
-from safegen.guards.running import Entry, Finding, frontier_in_time
+from safegen.guards.running import Entry, Finding, Late, frontier_in_time
 from safegen.guards.scopes import Place
 from safegen.guards.units import UnitKind, spelled
 from safegen.guards.watched import Watched, watched_of
@@ -176,7 +176,7 @@ class UnitWatch:
                     begin = self._window_begin(watched.entries)
                     text = "".join(self._chars[begin:])
                     certain = begin + frontier_in_time(watched.entries[0], text, self._deadline_s)
-            except TimeoutError as error:
+            except Late as error:
                 self._stop(Decision(watched.entries[0], "timeout", *self._here(), str(error), 1.0, self.place))
                 return self.num_decided
             except Exception as error:  # a guard that cannot say what is certain
@@ -240,6 +240,8 @@ class UnitWatch:
             outcome: Outcome = "block" if self.kind == "number" else "redact"
             return [self._decision(entry, outcome, begin, edit, replacement=edit.text) for edit in verdict.edits]
         hint = verdict.hint if isinstance(verdict, Retry) else ""
+        if not verdict.matches and not isinstance(verdict, Allow):  # of the text as a whole
+            return [Decision(entry, _OUTCOMES[type(verdict)], *self._here(), "text", 1.0, self.place, hint=hint)]
         return [self._decision(entry, _OUTCOMES[type(verdict)], begin, m, hint=hint) for m in verdict.matches]
 
     def _decision(

@@ -13,6 +13,8 @@ import pytest
 from safegen.guards.audit import AuditRecord, Digests, differences
 from safegen.guards.guards import Guards
 from safegen.guards.scopes import Place
+from safegen.tools import Tools
+from safegen.types import JsonSchema
 from tests.support.guards import Email, Raising, Ssn, Word
 from tests.support.sdk_fakes import ScriptedBackend, make_llm
 
@@ -97,7 +99,27 @@ def test_digests_need_the_key() -> None:
     ],
 )
 def test_names_that_may_be_text_are_digests_in_paths(place: Place, kept: bool) -> None:
-    assert (Digests(_KEY).path(place) == str(place)) is kept
+    assert (Digests(_KEY).path(place, [*place.steps]) == str(place)) is kept
+
+
+def test_a_name_that_the_model_made_is_in_no_path() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"note": {"type": "string"}},
+        "required": ["note"],
+        "additionalProperties": {"type": "string"},
+    }
+    answer = '{"note":"secret","maria_lopez":"secret"}'
+    with make_llm(ScriptedBackend(answer)) as llm:
+        result = llm.generate("go", JsonSchema(schema), guards=Word(on_fail="log", stages=["output"]), max_tokens=99)
+        tools = Tools([{"name": "f", "parameters": schema}], format="llama", max_calls=1)
+        llm_paths = [record.path for record in result.audit if record.rule]
+    with make_llm(ScriptedBackend(f'<|python_tag|>{{"name":"f","parameters":{answer}}}')) as llm:
+        result = llm.generate("go", tools, guards=Word(on_fail="log", stages=["output"]), max_tokens=99)
+    paths = [record.path for record in result.audit if record.rule]
+    assert (llm_paths[0], paths[0]) == ("$.note", "$.calls[0].arguments.note")
+    assert len(llm_paths) == len(paths) == 2
+    assert "maria" not in f"{llm_paths} {paths}"
 
 
 def test_the_sink_has_a_line_a_record_for_its_owner_alone(tmp_path: Path) -> None:

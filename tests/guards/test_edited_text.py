@@ -12,7 +12,8 @@ from safegen.guards import PII, Guards, GuardView, InvisibleText, Never
 from safegen.guards.bans import EditedText
 from safegen.guards.running import Entry
 from safegen.guards.scopes import parse_scopes
-from safegen.types import JsonSchema
+from safegen.tools import Tools
+from safegen.types import JsonSchema, Think
 from tests.support.guards import Word
 from tests.support.sdk_fakes import ScriptedBackend, make_llm
 
@@ -79,6 +80,33 @@ def test_a_match_that_hidden_characters_break_up_is_found_when_they_are_taken_ou
     result = _generate(text, guards[::-1] if reverse else guards)
     assert (result.status, result.text) == ("ok", "it is [SSN] ok")
     assert _streamed(text, guards)[0] == result.text
+
+
+@pytest.mark.parametrize("on_fail", ["block", "redact"])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f'so 123-45{_HIDDEN}-6789<|python_tag|>{{"name":"f","parameters":{{"a":"a.b@c.com"}}}}', "tools"),
+        (f'<think>so 123-45{_HIDDEN}-6789</think>{{"a":"a.b@c.com"}}', "think"),
+        (f'{{"123-45{_HIDDEN}-6789":"a.b@c.com"}}', "map"),
+    ],
+)
+def test_what_is_not_redacted_while_decoding_is_looked_at_without_hidden_characters(
+    text: str, kind: str, on_fail: Any
+) -> None:
+    field = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 20}}, "required": ["a"]}
+    tools = Tools([{"name": "f", "parameters": field}], format="llama", max_calls=1)
+    spec = {"tools": tools, "think": Think(JsonSchema(field), max_tokens=100), "map": _MAP}[kind]
+    hidden = InvisibleText(on_fail="redact", stages=["output"])
+    guards = [hidden, PII(types=["SSN"], on_fail=on_fail, stages=["output"]), *_redacting()]
+    result, (shown, streamed) = _generate(text, guards, spec), _streamed(text, guards, spec)
+    assert result.status == streamed.status == ("ok" if on_fail == "redact" else "blocked")
+    assert not {"123-45", "-6789", "a.b@c"} & {shown[at : at + size] for size in (5, 6) for at in range(len(shown))}
+    decoded = [(r.stage, r.action, r.path[-2:]) for r in result.audit if r.rule == "EMAIL"]
+    if on_fail == "redact":
+        assert shown == result.text == streamed.text
+        assert "[SSN]" in shown and "\u200b" not in shown
+        assert [stage for stage, _, _ in decoded] == ["decoding"]
 
 
 def test_a_prompt_is_looked_at_without_its_hidden_characters() -> None:

@@ -49,6 +49,26 @@ def test_a_guard_that_cannot_say_its_bound_holds_a_stream_to_its_end() -> None:
     assert [event.text for event in deltas] == ["hello"]
 
 
+class _Talkative:
+    """Raises with the text in its message, as what it calls does when it takes too long."""
+
+    hold_bound = 5
+
+    def frontier(self, text: str) -> int:
+        raise TimeoutError(f"no answer about {text}")
+
+    def check(self, view: GuardView) -> Allow:
+        return Allow()
+
+
+def test_the_message_of_a_guard_that_gives_up_is_told_to_nobody() -> None:
+    with make_llm(ScriptedBackend("hello")) as llm, llm.stream("go", guards=[_Talkative()], max_tokens=20) as events:
+        result = events.result()
+    record = next(record for record in result.audit if record.stage == "output")
+    assert (result.status, record.action, record.rule) == ("blocked", "error", "TimeoutError")
+    assert "no answer" not in f"{result.error} {record}"
+
+
 @pytest.mark.parametrize(
     ("make", "field"),
     [
@@ -64,7 +84,11 @@ def test_a_guard_that_cannot_say_its_bound_holds_a_stream_to_its_end() -> None:
         (lambda: Never(phrases=None), "phrases"),  # type: ignore[arg-type]
         (lambda: Never(phrases="kill"), "phrases"),
         (lambda: Never(regexes=5), "regexes"),  # type: ignore[arg-type]
+        (lambda: Never(regexes=["a{1500,2000}b"]), "regexes"),
+        (lambda: Never(regexes=["(?:a{1,500}b){2,500}"]), "regexes"),
         (lambda: Never(phrases=["a"], stages=5), "stages"),
+        (lambda: PII(timeout_s=10**400), "timeout_s"),
+        (lambda: Guards([PII(where=f"$[{'1' * 5_000}]")]), "where"),
         (lambda: Never(phrases=["a"], where=5), "where"),
         (lambda: Never(phrases=["a"], where={"$.a": 1}), "where"),
         (lambda: PII(types=5), "types"),  # type: ignore[arg-type]
@@ -95,6 +119,11 @@ def test_one_text_stands_for_a_list_of_it_and_an_iterator_is_read_once() -> None
         "[" * 1000,
         "guards: [{type: PII, stages: 5}]",
         "deadline_s: .inf\nguards: []",
+        "\n".join(
+            f"{'abcdefghij'[at]}: &{'abcdefghij'[at]} [{', '.join([f'*{chr(96 + at)}'] * 10) if at else 'x'}]"
+            for at in range(10)
+        )
+        + "\nguards: *j",
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused_by_name(tmp_path: Path, text: str) -> None:

@@ -12,12 +12,13 @@ import pytest
 
 from safegen.errors import RequestError
 from safegen.guards import register
-from safegen.guards.base import Allow, Block, Guard, GuardView, Match, Replace, Retry
+from safegen.guards.base import Allow, Block, Edit, Guard, GuardView, Match, Replace, Retry
 from safegen.guards.custom import Adapted, Custom
 from safegen.guards.guards import Guards, as_guard, as_guards
 from safegen.guards.refusal import Refusal
 from safegen.guards.running import run_guards
 from tests.support.guards import Raising, Ssn, Word, entries
+from tests.support.sdk_fakes import ScriptedBackend, make_llm
 
 register(Ssn)
 register(Word)
@@ -109,6 +110,37 @@ def test_any_object_with_a_check_is_a_guard() -> None:
     assert isinstance(as_guard(Foreign(None)), Adapted)
 
 
+class _Judge:
+    """Its verdict is what it was made with."""
+
+    name = "judge"
+
+    def __init__(self, verdict: Any) -> None:
+        self.verdict = verdict
+
+    def check(self, view: GuardView) -> Any:
+        return self.verdict
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Replace((Edit(0, 3, None, "r"),)), Replace((Edit(0, 3, "\ud83d", "r"),)), Replace((Edit(0, 3, "x", None),)),
+        Block(None), Block((Match(0, 2, None),)), Block((Match(0, 2, "r", float("nan")),)), Allow(5),
+        Block((Match(0, 2, "r", "high"),)), Retry(None, (Match(0, 1, "r"),)), Replace((3,)), Block("text"),
+    ],
+)  # fmt: skip
+def test_a_verdict_that_cannot_be_kept_is_a_failure(verdict: Any) -> None:
+    assert _run(as_guard(_Judge(verdict))) == ["error"]
+
+
+@pytest.mark.parametrize("verdict", [Block(()), Retry("again", ())])
+def test_a_verdict_without_a_place_is_about_the_whole_text(verdict: Any) -> None:
+    with make_llm(ScriptedBackend("hello")) as llm:
+        result = llm.generate("go", guards=_Judge(verdict), max_tokens=20)
+    assert (result.status, result.text, result.error.guard) == ("blocked", "", "judge")
+
+
 @pytest.mark.parametrize("given", [object(), [3], "PII", Word, {"type": "Word", "size": 1}])
 def test_what_is_no_guard_is_refused(given: Any) -> None:
     with pytest.raises(RequestError):
@@ -120,6 +152,7 @@ def test_what_is_no_guard_is_refused(given: Any) -> None:
     [
         ("deadline_s", 0), ("deadline_s", "soon"), ("max_retries", -1), ("max_retries", 11), ("on_block", str),
         ("audit", 3), ("audit_key", "text"), ("audit_key", b"short"), ("audit", "/no/such/folder/audit.jsonl"),
+        ("audit", "a\0b"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_named(key: str, value: Any) -> None:
@@ -174,7 +207,25 @@ def test_a_wrong_file_is_refused_by_file_key_and_value(tmp_path: Path, text: str
 
 def test_a_call_adds_guards_and_takes_none_away() -> None:
     own = Guards([Ssn()], audit_key=b"k" * 16, on_block=Refusal)
-    both = own.plus(as_guards(Word()), as_set=False)
+    both = own.plus(as_guards(Word()))
     assert both.names == ("ssn", "word")
     assert (both.on_block, both.digests) == (Refusal, own.digests)
-    assert own.plus(Guards([], max_retries=7), as_set=True).max_retries == 7
+    assert own.plus(Guards([], max_retries=7)).max_retries == 7
+
+
+def test_what_a_call_does_not_say_stays_as_the_model_has_it() -> None:
+    own = Guards([Ssn()], deadline_s=0.5, max_retries=0, audit_key=b"k" * 16)
+    both = own.plus(Guards([Word()], audit_key=b"another key, 16+"))
+    assert (both.deadline_s, both.max_retries, both.digests) == (0.5, 0, own.digests)
+    assert own.plus(Guards([Word()], deadline_s=9)).deadline_s == 9
+    assert Guards([Ssn()]).plus(both).deadline_s == 0.5
+
+
+def test_a_call_with_a_record_of_its_own_does_not_silence_the_models() -> None:
+    own, added = list[Any](), list[Any]()
+    guards = Guards([Ssn()], audit=own.append)
+    with make_llm(ScriptedBackend("x"), guards=guards) as llm:
+        llm.generate("go", guards=Guards([Word()], audit=added.append))
+        llm.generate("go", guards=Guards([Word()], audit=guards.audit))
+    assert [len(each) for each in own] == [4, 4]
+    assert added == own[:1]

@@ -262,3 +262,28 @@ def test_a_guard_that_only_logs_bans_nothing() -> None:
 def test_long_text_is_scanned_in_linear_time() -> None:
     guard = Never(phrases=["a" * 200 + "b", "kaleidoscope"], regexes=["(a+)+c"], fold="case")
     assert guard.find(GuardView("a" * 200_000)) == []
+
+
+@pytest.mark.parametrize("text", ["acme\u2122", "|acme|", "\u24d0acme", "acme \u2122", "an acme\u2120, yes"])
+def test_a_word_ends_at_a_symbol_that_folds_to_letters(text: str) -> None:
+    guard = Never(phrases=["acme", "lx"], fold="skeleton", word=True)
+    assert guard.find(GuardView(text))
+    assert not allows(compiled(None, guard), text)
+    assert not allows(compiled(_ANY, guard), json.dumps({"a": text}))
+    for other in ("acmes\u2122", "\u2122acmes", "lacme", "acme\u017f"):
+        assert not guard.find(GuardView(other))
+        assert allows(compiled(None, guard), other)
+
+
+def test_a_phrase_of_letters_that_a_symbol_folds_to_is_found_in_it() -> None:
+    guard = Never(phrases=["acme tm"], word=True)
+    assert guard.find(GuardView("the Acme \u2122 thing"))
+    assert not allows(compiled(None, guard), "the Acme \u2122 thing")
+
+
+@pytest.mark.parametrize("odd", ["\uffff", "\ufffe"])
+def test_a_noncharacter_stands_for_itself_alone(odd: str) -> None:
+    guard = Never(phrases=[f"a{odd}"], fold="exact", word=True)
+    held = compiled(None, guard)
+    assert allows(held, "ab a. a")
+    assert not allows(held, f"a{odd}")

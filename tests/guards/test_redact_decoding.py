@@ -15,6 +15,7 @@ from safegen.engine.speculate.base import Ask, Draft
 from safegen.engine.speculate.forced import ForcedDrafter
 from safegen.engine.speculate.speculator import Speculator
 from safegen.events import DeltaEvent, SnapshotEvent
+from safegen.guards.audit import differences
 from safegen.guards.base import Guard, GuardView, Match
 from safegen.guards.placeholders import candidates, declared_fallback
 from safegen.llm import LLM
@@ -23,7 +24,7 @@ from safegen.speculation import Speculation
 from safegen.tools import Tools
 from safegen.types import JsonSchema, Think
 from tests.support.drafters import FunctionDrafter
-from tests.support.guards import Email, Word
+from tests.support.guards import Email, Ssn, Word
 from tests.support.sdk_fakes import TOKEN_BYTES, ScriptedBackend, make_llm
 
 _EMAIL = "a.b@c.com"
@@ -235,3 +236,21 @@ def test_a_declared_default_is_found_by_its_place() -> None:
     assert declared_fallback(text, ("c",)) is None
     assert declared_fallback(text, ("z",)) is None
     assert declared_fallback(None, ("a", 5)) is None
+
+
+@pytest.mark.parametrize("max_tokens", [30, 36, 47, 55])
+def test_max_tokens_cut_a_plain_call_where_they_cut_a_stream(max_tokens: int) -> None:
+    text = '{"a":"mail a.b@c.com and 123-45-6789 here","b":"so c.d@e.fr x"}'
+    schema = _field({"type": "string", "maxLength": 60})
+    schema["properties"]["b"] = {"type": "string"}
+    schema["required"].append("b")
+    guards = [Email(on_fail="redact", stages=["output"]), Ssn(on_fail="redact", stages=["output"])]
+    options: dict[str, Any] = {"guards": guards, "max_tokens": max_tokens}
+    with make_llm(ScriptedBackend(text)) as llm:
+        plain = llm.generate("go", JsonSchema(schema), **options)
+        with llm.stream("go", JsonSchema(schema), **options) as events:
+            streamed = events.result()
+    assert (plain.status, plain.text) == (streamed.status, streamed.text)
+    assert plain.status == "truncated"
+    assert "[EMAIL]" in plain.text
+    assert differences(plain.audit, streamed.audit) == []

@@ -56,6 +56,24 @@ def test_short_overlaps_and_allowed_texts_are_no_leak() -> None:
     assert not found(SystemPromptLeak(), PROMPT)
 
 
+_CHINESE = (
+    "你是北风银行的助手，名字叫艾达。任何时候都不要提到与康托索公司的合并计划，因为它要到五月才会公布。回答要有礼貌，"
+    "最多三句话，遇到投诉的客户请他们去找分行经理。"
+)
+_OTHER_CHINESE = (
+    "春天的花园里开满了各种颜色的花朵，孩子们在草地上奔跑玩耍，老人们坐在长椅上晒太阳聊天，小鸟在树枝间唱歌，"
+    "空气里有泥土和青草的味道，大家都很喜欢这样的下午。"
+)
+
+
+def test_letters_of_a_script_without_look_alikes_are_told_apart() -> None:
+    guard = SystemPromptLeak(min_overlap=24)
+    assert not found(guard, _OTHER_CHINESE, (_CHINESE,))
+    assert found(guard, f"好的：{_CHINESE[10:60]}", (_CHINESE,))
+    assert found(guard, "• ".join(PROMPT.split()), (PROMPT,))
+    assert_stream_law(guard.protecting([_CHINESE, PROMPT]), f"{_OTHER_CHINESE[:20]}{_CHINESE[5:50]} • {PROMPT[:40]}")
+
+
 def test_a_leak_of_the_whole_prompt_is_covered_but_for_a_few_letters_at_its_ends() -> None:
     text = f"Here: {PROMPT} Bye."
     covered = sum(len(each) for each in found(SystemPromptLeak(), text, (PROMPT,)))
