@@ -8,7 +8,9 @@ here: a count, and what must come next once it is reached.
 At the cap only one text may follow, up to the end marker: the rest of the marker where the reasoning ends in a
 beginning of it, else the marker, after the bytes that complete an unfinished character. The legal tokens are those of
 the native row that agree with that text. Its single bytes are always among them, so a capped row is never empty over a
-vocabulary that has them, and the shortest completion of the machine is the same text.
+vocabulary that has them, and the shortest completion of the machine is the same text. A ban may forbid the reasoning to
+end where the cap is reached, behind a banned word that only goes on as another one; then the cap is passed, by the
+shortest completion of the machine, up to where the marker may stand.
 
 A token counts if it holds bytes after the start marker and the end marker is not complete with it.
 """
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 
 from safegen._native import Builder, Program
 from safegen.grammars.bans import Bans
-from safegen.grammars.constraint import WORD_BITS, ConstraintViolation, MaskRows, Retract
+from safegen.grammars.constraint import WORD_BITS, ConstraintViolation, MaskRows, NoCompletion, Retract
 from safegen.grammars.markers import Wrap, starting_with, up_to_marker
 from safegen.grammars.matcher import NativeConstraint
 from safegen.grammars.vocabulary import Vocabulary
@@ -144,7 +146,7 @@ class ThinkConstraint:
             if reasoning is None:
                 break
             if self._is_capped(reasoning):
-                self._close(rows.words[place], reasoning)
+                self._close(rows.words[place], reasoning, draft[:place])
                 if place < num_legal and not _is_set(rows.words[place], draft[place]):
                     rows.words[place + 1 : num_legal + 1] = 0
                     return place
@@ -159,7 +161,7 @@ class ThinkConstraint:
             if reasoning is None:
                 break
             piece = self._bytes(token_id)
-            if self._is_capped(reasoning) and not reasoning.closing(syntax).agrees(piece):
+            if self._is_capped(reasoning) and not self._closes(reasoning, ids[: number - self._num_advanced], token_id):
                 raise ConstraintViolation(f"token {token_id} is not allowed: the reasoning has reached its token limit")
             after = reasoning.after(piece, syntax)
             if after is None:
@@ -185,7 +187,13 @@ class ThinkConstraint:
         if self._reasoning is None or not self._is_capped(self._reasoning):
             return self._machine.forced()
         closing = self._reasoning.closing(self._compiled.syntax)
-        return b"" if closing.num_continuation_bytes else closing.text
+        if closing.num_continuation_bytes:
+            return b""
+        try:
+            self._ahead(self._vocabulary.native.longest_match(closing.text))
+        except ConstraintViolation:  # a ban forbids it
+            return self._machine.forced()
+        return closing.text
 
     def is_complete(self) -> bool:
         return self._machine.is_complete()
@@ -207,12 +215,36 @@ class ThinkConstraint:
         limit = self._compiled.syntax.max_tokens
         return limit is not None and reasoning.num_tokens >= limit and not reasoning.is_given
 
-    def _close(self, row: NDArray[np.int32], reasoning: Reasoning) -> None:
-        """Leave in a row the tokens that agree with the closing."""
+    def _closes(self, reasoning: Reasoning, before: Sequence[int], token_id: int) -> bool:
+        """Whether a capped row has the token, which comes after those `before`."""
+        if reasoning.closing(self._compiled.syntax).agrees(self._bytes(token_id)):
+            return True
+        rows = MaskRows.allocate(1, self._vocabulary.size)
+        self._ahead(before).fill((), rows)
+        self._close(rows.words[0], reasoning, before)
+        return _is_set(rows.words[0], token_id)
+
+    def _close(self, row: NDArray[np.int32], reasoning: Reasoning, before: Sequence[int]) -> None:
+        """Leave in the row after the tokens `before` those that agree with the closing; where a ban forbids all of
+        them, the one that leads on to where the reasoning may end."""
         program = self._compiled.closing_program(reasoning.closing(self._compiled.syntax))
         rows = MaskRows.allocate(1, self._vocabulary.size)
         NativeConstraint(program, self._vocabulary, cache_bytes=self._cache_bytes).fill((), rows)
-        row &= rows.words[0]
+        closing = row & rows.words[0]
+        if not closing.any() and row.any():
+            try:
+                first = self._ahead(before).shortest_completion()[0]
+            except NoCompletion:  # none is at hand; the reasoning goes on as it may
+                return
+            closing.view("uint32")[first // WORD_BITS] = 1 << (first % WORD_BITS)
+        row[:] = closing
+
+    def _ahead(self, before: Sequence[int]) -> NativeConstraint:
+        if not before:
+            return self._machine
+        machine = self._machine.fork()
+        machine.advance(before)
+        return machine
 
     def _bytes(self, token_id: int) -> bytes:
         known = 0 <= token_id < self._vocabulary.size

@@ -72,6 +72,7 @@ class GuardStream:
     ) -> None:
         self._shifts: list[tuple[int, int]] | None = None  # while one behind reads on: see _shifted
         self._num_released = 0
+        self._is_open = False  # while it is asked about a unit that goes on
         self._before = before if claims is not None else None
         if self._before is not None:
             self._before._shifts = []
@@ -173,7 +174,9 @@ class GuardStream:
         return [entry for entry in self._entries if entry.looks_at(place, "output")]
 
     def _release(self, unit: UnitWatch, *, final: bool) -> str:
+        self._is_open = not final
         released = unit.release(final=final)
+        self._is_open = False
         self.stopped = unit.stopped
         if final or self.stopped is not None:
             self._close(unit)
@@ -191,14 +194,18 @@ class GuardStream:
         return any(forced.is_reserved and first <= start and end <= last for first, last, forced in spans)
 
     def _forced_spans(self, unit: UnitWatch) -> list[tuple[int, int, Forced]]:
-        """Placeholders that stand where they were forced, as spans of the unit's decoded characters."""
+        """Placeholders that stand where they were forced, or of which all stands there that has come, as spans of the
+        unit's decoded characters."""
         if self._claims is None or not self._starts:
             return []
         spans: list[tuple[int, int, Forced]] = []
         for (at, raw), forced in sorted(self._claims.forced.items(), key=lambda item: item[0]):
             first = bisect_left(self._starts, at)
             last = bisect_left(self._starts, at + len(raw.encode()))
-            if first < last and self._starts[first] == at and unit.raw(first, last) == raw:
+            if first >= last or self._starts[first] != at:
+                continue
+            found = unit.raw(first, last)
+            if found == raw or (self._is_open and last == len(self._starts) and raw.startswith(found)):
                 spans.append((first, last, forced))
         return spans
 

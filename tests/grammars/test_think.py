@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from safegen._native import Builder, Predicate
+from safegen.grammars.bans import Bans
 from safegen.grammars.constraint import ConstraintViolation, MaskRows, Retract
 from safegen.grammars.json_schema import compile_json_schema
 from safegen.grammars.markers import compile_free_text
@@ -17,6 +18,7 @@ from safegen.grammars.options import Limits
 from safegen.grammars.regex import compile_choice
 from safegen.grammars.think import ThinkConstraint, ThinkProgram, ThinkSyntax
 from safegen.grammars.vocabulary import Vocabulary
+from safegen.guards import Never
 
 START, END = b"<t>", b"</t>"
 LABELS = ("yes", "no", "</t>x", "né")
@@ -368,3 +370,26 @@ def test_a_retract_inside_the_answer_stays_in_it() -> None:
     assert set(np.flatnonzero(rows.bools(0))) <= {*b"123"}
     constraint.advance([*b"1]"])
     assert constraint.is_complete()
+
+
+@pytest.mark.parametrize("cap", [0, 1, 2, 3, 4, 5])
+def test_where_a_ban_forbids_the_marker_the_cap_is_passed_to_where_it_may_stand(
+    cap: int, vocabulary: Vocabulary
+) -> None:
+    """ "no" is banned as a word: behind it the reasoning can only go on as "nothing" does."""
+    syntax = ThinkSyntax(START, END, cap)
+    bans = Bans.of([Never(phrases=["no", "é"], word=True).ban])
+    program = ThinkProgram(compile_choice(("yes",), wrap=syntax.wrap(bans)), syntax)
+    for reasoning in ("a no", "noé", "a n", "é no", "é"):
+        constraint, rows = ThinkConstraint(program, vocabulary), MaskRows.allocate(1, vocabulary.size)
+        wanted, steps = (START + reasoning.encode()), 0
+        while not constraint.is_complete():
+            constraint.fill((), rows)
+            row = rows.bools(0)
+            assert row.any()
+            token = next((at for at in np.flatnonzero(row) if (TOKENS[at] or b"?")[:1] == wanted[:1]), None)
+            if token is None or len(TOKENS[token] or b"") > 1:
+                token, wanted = int(np.flatnonzero(row)[0]), b""
+            assert constraint.advance([int(token)]) is None
+            wanted, steps = wanted[1:], steps + 1
+            assert steps < 40

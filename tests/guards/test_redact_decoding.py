@@ -254,3 +254,20 @@ def test_max_tokens_cut_a_plain_call_where_they_cut_a_stream(max_tokens: int) ->
     assert plain.status == "truncated"
     assert "[EMAIL]" in plain.text
     assert differences(plain.audit, streamed.audit) == []
+
+
+@pytest.mark.parametrize("word", ["a", "1", "e", "x"])
+def test_a_placeholder_that_comes_token_by_token_is_let_pass_as_a_whole(word: str) -> None:
+    """A guard that finds something in a beginning of the placeholder changes a stream no more than a plain call."""
+    schema = _field({"type": "string", "pattern": "^[a-z0-9]{2,12}$"})
+    guard = Word(word, on_fail="redact", where="$..*")
+    text = f'{{"a":"q{word}q"}}'
+    plain = _generate(text, schema, guard)
+    with (
+        make_llm(ScriptedBackend(text)) as llm,
+        llm.stream("go", JsonSchema(schema), guards=guard, max_tokens=300) as events,
+    ):
+        shown = "".join(event.text for event in events if isinstance(event, DeltaEvent))
+        streamed = events.result()
+    assert (streamed.status, streamed.text) == (plain.status, plain.text)
+    assert shown == plain.text
