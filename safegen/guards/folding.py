@@ -30,6 +30,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 HANGUL: Ranges = ((0xAC00, 0xD7A3),)
 _NUM_VOWELS, _NUM_TAILS = 21, 28
+_MAX_LOOKS = 8  # a chain of look-alikes is shorter
 
 
 class Folding:
@@ -49,7 +50,7 @@ class Folding:
         """The fold of one character."""
         code = ord(char)
         if self.decomposes_hangul and 0xAC00 <= code <= 0xD7A3:
-            return jamo(code)
+            return "".join(self._known.get(ord(part), part) for part in jamo(code))
         return self._known.get(code, char)
 
     @cached_property
@@ -137,8 +138,19 @@ def _changed(level: Fold) -> dict[str, str]:
     if level != "skeleton":
         return base
     looks = {char: folded for folded, chars in _tables()["skeleton"].items() for char in chars}
-    both = {char: "".join(looks.get(part, part) for part in folded) for char, folded in base.items()}
-    return {char: folded for char, folded in (looks | both).items() if char != folded}
+    both = looks | {char: "".join(looks.get(part, part) for part in folded) for char, folded in base.items()}
+    closed = {char: _closed(folded, both) for char, folded in both.items()}
+    return {char: folded for char, folded in closed.items() if char != folded}
+
+
+def _closed(folded: str, looks: dict[str, str]) -> str:
+    """What look-alikes of look-alikes come to: ∩ is like ո, which is like n."""
+    for _ in range(_MAX_LOOKS):
+        further = "".join(looks.get(part, part) for part in folded)
+        if further == folded:
+            break
+        folded = further
+    return folded
 
 
 def _base(level: Fold) -> str:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from safegen.grammars.bans import LetterTable
-from safegen.guards.folding import HANGUL, Folding, Ranges, is_word, jamo, word_ranges
+from safegen.guards.folding import HANGUL, Folding, Ranges, is_word, word_ranges
 
 _LAST = 0x10FFFF
 OTHER, OTHER_OF_WORD = _LAST + 1, _LAST + 2  # no code points: they stand for what no phrase holds
@@ -33,7 +33,7 @@ def phrase_letters(
 
     pieces: list[_Piece] = [(ord(char), ord(char), (ord(char),)) for char in alphabet if fold.of(char) == char]
     others: list[_Piece] = [(low, high, (OTHER_OF_WORD,)) for low, high in word_ranges()] if word else []
-    changed = _changed(fold, stands_for, hangul=any("\u1100" <= char <= "\u11ff" for char in alphabet))
+    changed = _changed(fold, stands_for, hangul=not alphabet.isdisjoint(_parts_of_syllables(fold)))
     pieces += [(low, high, (OTHER,) if chr(low) in symbols else letter) for low, high, letter in changed]
     table = _table(pieces, others, (OTHER,))
     words = [ord(char) for char in alphabet if is_word(char)] + [OTHER_OF_WORD]
@@ -63,11 +63,14 @@ def _changed(fold: Folding, stands_for: Callable[[str], int], *, hangul: bool) -
     for low, high in fold.dropped:
         yield low, high, ()
     if hangul and fold.decomposes_hangul:
-        parts = {
-            char: stands_for(char) for code in (0x1100, 0x1161, 0x11A7) for char in map(chr, range(code, code + 28))
-        }
+        parts = {char: stands_for(char) for char in _parts_of_syllables(fold)}
         for code in range(HANGUL[0][0], HANGUL[0][1] + 1):
-            yield code, code, _letter(jamo(code), parts.__getitem__)
+            yield code, code, _letter(fold.of(chr(code)), parts.__getitem__)
+
+
+def _parts_of_syllables(fold: Folding) -> set[str]:
+    letters = (chr(code + number) for code in (0x1100, 0x1161, 0x11A7) for number in range(28))
+    return {part for letter in letters for part in fold.of(letter)}
 
 
 def _letter(folded: str, stands_for: Callable[[str], int]) -> _Letter:

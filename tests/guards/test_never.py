@@ -287,3 +287,19 @@ def test_a_noncharacter_stands_for_itself_alone(odd: str) -> None:
     held = compiled(None, guard)
     assert allows(held, "ab a. a")
     assert not allows(held, f"a{odd}")
+
+
+@pytest.mark.parametrize("level", FOLDS)
+def test_a_fold_of_a_fold_is_the_fold(level: Fold) -> None:
+    fold = folding(level)
+    chars = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    assert not [char for char in chars if fold.text(fold.of(char)) != fold.of(char)]
+
+
+@pytest.mark.parametrize("level", ["compat", "skeleton"])
+def test_a_syllable_is_its_letters(level: Fold) -> None:
+    guard = Never(phrases=["\uc774\uac01"], fold=level)
+    for spelled in ("\uc774\uac01", unicodedata.normalize("NFD", "\uc774\uac01"), "\u1175\uc774\u1100\u1161\u11a8"):
+        assert guard.find(GuardView(spelled))
+        assert not allows(compiled(None, guard), spelled)
+    assert allows(compiled(None, guard), "\uc774\uac00")
