@@ -37,7 +37,9 @@ _FIRST = "first"
 # worth before it was asked for.
 _FREE_MARGIN, _FREE_HIGHEST = 1.4, 0.97
 _FREE = Price(0.0, 0.0, 0.0)
-_DEAR = 0.9  # where only what is all but certain pays, free text is seldom guessed: it is not looked at each time
+# Where only what is all but certain pays, little is guessed: what is not the beginning of a value is not looked at each
+# time.
+_DEAR = 0.9
 _MAX_REST = 3  # in powers of two
 _NEW_SHARE = 0.1
 _KEEP_UNASKED = 0.995
@@ -135,9 +137,11 @@ class Speculator:
             rests = asks_first and _in_free_text(wanted) >= _DEAR
             for each in growing.values():
                 room = each.room_for(name)
+                if room > 0 and each.was_asked(drafter):
+                    continue
                 if room > 0 and drafter.is_costly:
                     room = self._paying_room(each, name, room, wanted)
-                if room > 0 and rests and each.sequence.constraint is None and self._rest_of(each.sequence).goes_on():
+                if room > 0 and rests and not each.parts and self._rest_of(each.sequence).goes_on():
                     continue
                 if room > 0:
                     open_ones.append(each)
@@ -149,8 +153,8 @@ class Speculator:
                 if drafts and all(sound):
                     self._faults[name] = 0
                 if rests:
-                    for each in open_ones:
-                        self._rest_of(each.sequence).asked(found=bool(each.parts))
+                    for each, ask in zip(open_ones, asks):
+                        self._rest_of(each.sequence).asked(found=each.length > len(ask.prefix))
         return ((each.sequence, each.parts) for each in growing.values() if each.parts)
 
     def _paying_room(self, growing: _Growing, name: str, room: int, wanted: float) -> int:
@@ -322,7 +326,8 @@ class Speculator:
 
 
 class _Rest:
-    """After each look at a sequence that found nothing, twice as many steps go by until the next one."""
+    """After each look at a sequence that found nothing, twice as many steps go by until the next one, unless forced
+    text comes before."""
 
     __slots__ = ("_left", "_num_vain")
 
@@ -348,12 +353,25 @@ class _Growing:
         self.chance = 1.0  # that all of it is accepted
         self.is_open = True
         self._room = room
+        self._asked: dict[int, int] = {}
 
     def room_for(self, name: str) -> int:
         names = self.sequence.request.drafters
         if not self.is_open or not (names is None or name in names):
             return 0
-        return self._room - sum(len(part.ids) for part in self.parts)
+        return self._room - self.length
+
+    @property
+    def length(self) -> int:
+        return sum(len(part.ids) for part in self.parts)
+
+    def was_asked(self, drafter: Drafter) -> bool:
+        """Whether the drafter was asked for this very draft already: it stands in the line a second time, for what
+        others leave it to go on from."""
+        if self._asked.get(id(drafter)) == len(self.parts):
+            return True
+        self._asked[id(drafter)] = len(self.parts)
+        return False
 
     def ask(self, room: int, worth: _Worth | None) -> Ask:
         prefix = tuple([token_id for part in self.parts for token_id in part.ids])
