@@ -58,12 +58,16 @@ bench: setup
 	$(BIN)/pip install -q -c constraints.txt --no-deps apache-tvm-ffi llguidance xgrammar
 	for script in $(filter-out benchmarks/gpu.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script --out benchmarks/out/$$(basename $$script .py).json || exit 1; done
 
+# g++ before 13 drops parts of the tile configuration that llama.cpp's AMX kernels load: they crash. Without these its
+# AVX-512 kernels do the work.
+PEER_FLAGS := $(shell test "$$(uname -m)" = x86_64 && test "$$($(CXX) -dumpversion | cut -d. -f1)" -lt 13 && echo -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
+
 # llama.cpp, compiled for this very processor (some twenty minutes on two cores), away from our own packages.
 bench-peers: $(PEERS)/.ready
 
 $(PEERS)/.ready: | build
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install -q --no-binary llama-cpp-python llama-cpp-python==0.3.36
+	CFLAGS="$(PEER_FLAGS)" CXXFLAGS="$(PEER_FLAGS)" CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" $(PEERS)/bin/pip install -q --no-cache-dir --no-binary llama-cpp-python llama-cpp-python==0.3.36
 	touch $@
 
 # llama.cpp's own server, compiled for this very processor from the sources that llama-cpp-python brings (as long again).
@@ -73,7 +77,7 @@ $(LLAMA_SERVER): | build setup
 	rm -rf build/llama.cpp && mkdir -p build/llama.cpp
 	$(BIN)/pip download -q --no-deps --no-binary llama-cpp-python -d build/llama.cpp llama-cpp-python==0.3.36
 	tar xzf build/llama.cpp/llama_cpp_python-*.tar.gz -C build/llama.cpp --strip-components=1
-	cmake -S build/llama.cpp/vendor/llama.cpp -B build/llama.cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF > build/llama.cpp/cmake.log 2>&1 || (cat build/llama.cpp/cmake.log; exit 1)
+	CFLAGS="$(PEER_FLAGS)" CXXFLAGS="$(PEER_FLAGS)" cmake -S build/llama.cpp/vendor/llama.cpp -B build/llama.cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF > build/llama.cpp/cmake.log 2>&1 || (cat build/llama.cpp/cmake.log; exit 1)
 	cmake --build build/llama.cpp --target llama-server
 
 # Presidio with a spaCy model that is a package, and detect-secrets, away from our own packages.

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
 
 from safegen.engine.request import Event, FinishedEvent, TokensEvent
 from safegen.errors import Cancelled, QueueFull, RequestError
@@ -242,15 +244,55 @@ async def feed_async(run: Run, event: Event) -> list[Any]:
 
 
 class AsyncInbox:
-    """Engine events brought into an event loop. `put` is called on the engine's thread."""
+    """Engine events of one caller, brought into its event loop. `put` is called on the engine's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._mail = _Mail.to(loop)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
 
     def put(self, event: Event) -> None:
-        if not self._loop.is_closed():  # else nobody is left to hear
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        self._mail.put(self._events.put_nowait, event)
 
     async def get(self) -> Event:
         return await self._events.get()
+
+
+class _Mail:
+    """All events for one event loop. Waking a loop is a system call, so that those of a step share a wake-up."""
+
+    _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, _Mail]] = WeakKeyDictionary()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._letters: deque[tuple[Callable[[Event], None], Event]] = deque()
+        self._is_under_way = False
+
+    @classmethod
+    def to(cls, loop: asyncio.AbstractEventLoop) -> _Mail:
+        """Called in the loop's thread."""
+        mail = cls._of_loops.get(loop)
+        if mail is None:
+            mail = cls._of_loops[loop] = cls(loop)
+        return mail
+
+    def put(self, take: Callable[[Event], None], event: Event) -> None:
+        """Any thread. take: called in the loop."""
+        self._letters.append((take, event))
+        if self._is_under_way:  # `_deliver` has not begun to take letters, so that it takes this one
+            return
+        loop = self._loop()
+        if loop is None or loop.is_closed():  # nobody is left to hear
+            self._letters.clear()
+            return
+        self._is_under_way = True
+        try:
+            loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:  # closed meanwhile
+            self._is_under_way = False
+            self._letters.clear()
+
+    def _deliver(self) -> None:
+        self._is_under_way = False
+        for _ in range(len(self._letters)):
+            take, event = self._letters.popleft()
+            take(event)

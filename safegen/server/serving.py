@@ -62,7 +62,7 @@ class Server(uvicorn.Server):
 def make_server(app: FastAPI, settings: ServerSettings) -> Server:
     config = uvicorn.Config(
         app,
-        http=partial(Connection, headers_timeout_s=settings.body_timeout_s),  # type: ignore[arg-type]
+        http=partial(Connection, headers_timeout_s=settings.body_timeout_s, max_header_bytes=_MAX_HEADER_BYTES),  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
         server_header=False,
@@ -72,7 +72,6 @@ def make_server(app: FastAPI, settings: ServerSettings) -> Server:
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, int(settings.drain_timeout_s)),
-        h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
         limit_concurrency=None,
     )
     admission = app.state.server.admission

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from safegen.async_llm import AsyncLLM
+from safegen.drive import AsyncInbox
+from safegen.engine.request import TokensEvent
 from safegen.errors import EngineClosed, RequestError, SchemaError
 from safegen.events import DeltaEvent, FinalEvent
 from safegen.types import Choice, JsonSchema, Regex
@@ -146,3 +148,35 @@ def test_event_loop_is_not_blocked_while_tokens_are_made() -> None:
         assert longest < 0.5
 
     run(body, step_seconds=0.02)
+
+
+def test_events_that_come_while_a_loop_is_busy_wake_it_once_and_keep_their_order() -> None:
+    async def main() -> tuple[int, list[str], list[str]]:
+        loop, num_wakes = asyncio.get_running_loop(), 0
+        wake = loop.call_soon_threadsafe
+
+        def counted(*arguments: Any) -> asyncio.Handle:
+            nonlocal num_wakes
+            num_wakes += 1
+            return wake(*arguments)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign, assignment]
+        inboxes = {"a": AsyncInbox(loop), "b": AsyncInbox(loop)}
+        for number in range(6):
+            for name, inbox in inboxes.items():
+                inbox.put(TokensEvent(f"{name}{number}", 0, (number,), ()))
+        got = {name: [(await inbox.get()).request_id for _ in range(6)] for name, inbox in inboxes.items()}
+        inboxes["a"].put(TokensEvent("later", 0, (1,), ()))
+        assert (await inboxes["a"].get()).request_id == "later"
+        return num_wakes, got["a"], got["b"]
+
+    num_wakes, first, second = asyncio.run(main())
+    assert num_wakes == 2
+    assert first == [f"a{number}" for number in range(6)] and second == [f"b{number}" for number in range(6)]
+
+
+def test_an_event_for_a_loop_that_was_closed_is_dropped() -> None:
+    loop = asyncio.new_event_loop()
+    inbox = AsyncInbox(loop)
+    loop.close()
+    inbox.put(TokensEvent("a", 0, (1,), ()))

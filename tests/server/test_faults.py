@@ -209,3 +209,25 @@ def test_a_later_request_on_a_connection_has_its_own_time_for_headers() -> None:
         made.sendall(b"GET /health HT")
         assert made.recv(64) == b""
         made.close()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_headers_past_their_bound_are_431_and_the_end_of_the_connection(is_whole: bool) -> None:
+    with live(make_runtime()) as server:
+        made = server.connect()
+        made.sendall(request_bytes(ASK))  # a first request, whose own headers must not count
+        while b"\r\n\r\n{" not in made.recv(1 << 16):
+            pass
+        head = b"GET /health HTTP/1.1\r\nhost: x\r\npadding: "
+        with contextlib.suppress(ConnectionError):
+            for _ in range(80):
+                made.sendall(head + b"x" * 1024)
+                head = b""
+            made.sendall(b"\r\n\r\n" if is_whole else b"x")
+        with contextlib.suppress(ConnectionResetError):
+            assert made.recv(64).startswith(b"HTTP/1.1 431 ")
+        made.close()
+        made = server.connect()
+        made.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\npadding: " + b"x" * 60_000 + b"\r\n\r\n")
+        assert made.recv(64).startswith(b"HTTP/1.1 200 ")
+        made.close()
