@@ -408,8 +408,11 @@ class EngineCore:
         guesses = (*sequence.draft[: span.num_sampled - 1], None)  # the last row's token was not guessed
         self._speculator.verified(span, tokens)
         sequence.drop_draft()
-        if all(self._accept(sequence, token, guess) for token, guess in zip(tokens, guesses)):
-            self.scheduler.accepted(span)
+        last = len(tokens) - 1
+        for place, (token, guess) in enumerate(zip(tokens, guesses)):
+            if not self._accept(sequence, token, guess, is_last=place == last):
+                return
+        self.scheduler.accepted(span)
 
     def _heirs(self, sequence: Sequence, tokens: tuple[Sampled, ...]) -> list[Sequence]:
         """The sequence itself and its forks, now that it has the first tokens of all that it stood for."""
@@ -426,9 +429,9 @@ class EngineCore:
             self._ledger.open(fork)
         return [sequence, *forks]
 
-    def _accept(self, sequence: Sequence, token: Sampled, guess: int | None = None) -> bool:
+    def _accept(self, sequence: Sequence, token: Sampled, guess: int | None = None, *, is_last: bool = True) -> bool:
         """Commit a token; False when what was drawn after it is of no use: it ended the sequence, or took output
-        back."""
+        back. is_last: of those drawn in this step; what is settled by then is handed out together."""
         try:
             if sequence.origins is None:
                 accepted = commit.accept(sequence, token.token_id, token.logprobs, self._token_bytes)
@@ -439,6 +442,9 @@ class EngineCore:
             return False
         if sequence.first_token_s is None and sequence.num_output_tokens:
             sequence.first_token_s = self._clock()
+        goes_on = accepted.ending is None and not accepted.num_retracted
+        if goes_on and not is_last:
+            return True
         if accepted.num_retracted:
             self._num_retracts += 1
             self._num_retracted += accepted.num_retracted
@@ -446,7 +452,7 @@ class EngineCore:
         self._emit(sequence, accepted.num_settled)
         if accepted.ending is not None:
             self._end(sequence, accepted.ending.reason, ending=accepted.ending)
-        return accepted.ending is None and not accepted.num_retracted
+        return goes_on
 
     def _accept_noted(self, sequence: Sequence, origins: Origins, token: Sampled, guess: int | None) -> commit.Accepted:
         """Commit a token, and note where it came from."""

@@ -64,9 +64,11 @@ class Acceptance:
         return self.chance(kinds[-1], opinion)
 
     def tried(self, kind: Hashable, accepted: bool) -> None:
-        if len(self._trials) > _MAX_KINDS:
-            self._trials.clear()
-        trials = self._trials.setdefault(kind, _Trials())
+        trials = self._trials.get(kind)
+        if trials is None:
+            if len(self._trials) >= _MAX_KINDS:
+                self._trials.clear()
+            trials = self._trials[kind] = _Trials()
         trials.accepted = trials.accepted * _KEEP_TRIAL + accepted
         trials.tried = trials.tried * _KEEP_TRIAL + 1.0
 

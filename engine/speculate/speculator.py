@@ -136,16 +136,15 @@ class Speculator:
             asks_first = name in self._cheap and name not in self._narrow
             rests = asks_first and _in_free_text(wanted) >= _DEAR
             for each in growing.values():
-                room = each.room_for(name)
-                if room > 0 and each.was_asked(drafter):
-                    continue
+                room = each.room_for(drafter)
                 if room > 0 and drafter.is_costly:
                     room = self._paying_room(each, name, room, wanted)
                 if room > 0 and rests and not each.parts and self._rest_of(each.sequence).goes_on():
                     continue
                 if room > 0:
                     open_ones.append(each)
-                    asks.append(each.ask(room, self._worth(each, name, wanted) if asks_first else None))
+                    worth = self._worth(each, name, wanted) if asks_first else None
+                    asks.append(Ask(each.sequence, each.ids, room, worth))
             if asks:
                 drafts = self._ask(drafter, asks)
                 told = (one for one in zip(open_ones, asks, drafts) if one[2] is not NO_DRAFT)
@@ -154,7 +153,7 @@ class Speculator:
                     self._faults[name] = 0
                 if rests:
                     for each, ask in zip(open_ones, asks):
-                        self._rest_of(each.sequence).asked(found=each.length > len(ask.prefix))
+                        self._rest_of(each.sequence).asked(found=len(each.ids) > len(ask.prefix))
         return ((each.sequence, each.parts) for each in growing.values() if each.parts)
 
     def _paying_room(self, growing: _Growing, name: str, room: int, wanted: float) -> int:
@@ -234,7 +233,7 @@ class Speculator:
                 break
         if kinds:
             part = DraftPart(name, ids, probs, tuple(kinds), tuple(expected))
-            growing.parts.append(part.cut(len(kinds)))
+            growing.add(part if len(kinds) == len(ids) else part.cut(len(kinds)))
         growing.is_open = len(kinds) == len(ids)
 
     def _threshold(self, sequence: Sequence, name: str, threshold: float) -> float:
@@ -266,10 +265,19 @@ class Speculator:
         return tuple(ids[:count]), probs[:count]
 
     def _rest_of(self, sequence: Sequence) -> _Rest:
-        return self._rests.setdefault(sequence, _Rest())
+        rest = self._rests.get(sequence)
+        if rest is None:
+            rest = self._rests[sequence] = _Rest()
+        return rest
 
     def _luck_of(self, sequence: Sequence, name: str) -> Luck:
-        return self._luck.setdefault(sequence, {}).setdefault(name, Luck())
+        by_name = self._luck.get(sequence)
+        if by_name is None:
+            by_name = self._luck[sequence] = {}
+        luck = by_name.get(name)
+        if luck is None:
+            luck = by_name[name] = Luck()
+        return luck
 
     # --- after a step ---------------------------------------------------------------------------------------------
 
@@ -345,37 +353,34 @@ class _Rest:
 
 
 class _Growing:
-    """A sequence's draft in the making."""
+    """A sequence's draft in the making. ids: of its parts so far."""
+
+    __slots__ = ("_asked", "_names", "_room", "chance", "ids", "is_open", "parts", "sequence")
 
     def __init__(self, sequence: Sequence, room: int) -> None:
         self.sequence = sequence
         self.parts: list[DraftPart] = []
+        self.ids: tuple[int, ...] = ()
         self.chance = 1.0  # that all of it is accepted
         self.is_open = True
         self._room = room
+        self._names = sequence.request.drafters
         self._asked: dict[int, int] = {}
 
-    def room_for(self, name: str) -> int:
-        names = self.sequence.request.drafters
-        if not self.is_open or not (names is None or name in names):
-            return 0
-        return self._room - self.length
-
-    @property
-    def length(self) -> int:
-        return sum(len(part.ids) for part in self.parts)
-
-    def was_asked(self, drafter: Drafter) -> bool:
-        """Whether the drafter was asked for this very draft already: it stands in the line a second time, for what
+    def room_for(self, drafter: Drafter) -> int:
+        """0 also for one that was asked for this very draft already: it stands in the line a second time, for what
         others leave it to go on from."""
-        if self._asked.get(id(drafter)) == len(self.parts):
-            return True
+        if not self.is_open or not (self._names is None or drafter.name in self._names):
+            return 0
+        room = self._room - len(self.ids)
+        if room <= 0 or self._asked.get(id(drafter)) == len(self.parts):
+            return 0
         self._asked[id(drafter)] = len(self.parts)
-        return False
+        return room
 
-    def ask(self, room: int, worth: _Worth | None) -> Ask:
-        prefix = tuple([token_id for part in self.parts for token_id in part.ids])
-        return Ask(self.sequence, prefix, room, worth)
+    def add(self, part: DraftPart) -> None:
+        self.parts.append(part)
+        self.ids += part.ids
 
 
 class _Worth:
