@@ -140,7 +140,7 @@ class Guards:
         except (OSError, UnicodeDecodeError) as error:
             raise RequestError(f"{os.fspath(path)} cannot be read: {error}", field="path", value=path) from error
         try:
-            return cls.from_dict(_parsed(text), audit_key=audit_key)
+            return cls.from_dict(parsed_config(text), audit_key=audit_key)
         except RecursionError:
             raise RequestError(
                 f"{os.fspath(path)}: it is nested too deeply, or refers to itself", field="path"
@@ -212,7 +212,8 @@ def _sink(audit: Any) -> Sink | None:
     raise _bad("audit", audit, "a path of a JSONL file, or a function of the records")
 
 
-def _parsed(text: str) -> Any:
+def parsed_config(text: str) -> Any:
+    """What a configuration file says, for `Guards.from_dict`. Raises RequestError."""
     try:
         import yaml  # type: ignore[import-untyped]
     except ImportError:

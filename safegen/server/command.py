@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import logging
 import os
 import sys
 from pathlib import Path
@@ -25,6 +27,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     _add_access(parser)
     _add_limits(parser)
     _add_engine(parser)
+    _add_ray(parser)
     parser.set_defaults(command=_serve)
 
 
@@ -54,6 +57,21 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tool-format", default="hermes", choices=["hermes", "mistral", "llama", "phi"])
 
 
+def _add_ray(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ray", action="store_true", help="replicas on a Ray cluster, one of this machine by default")
+    parser.add_argument("--replicas", type=int, metavar="N", help="so many, always (2)")
+    parser.add_argument("--min-replicas", type=int, metavar="N", help="at least so many; with --max-replicas")
+    parser.add_argument("--max-replicas", type=int, metavar="N", help="at most so many, by the requests in work")
+    parser.add_argument("--target-requests", type=float, default=16.0, metavar="X", help="in work, of a replica (16)")
+    parser.add_argument("--upscale-delay", type=float, default=30.0, metavar="S", help="of more replicas (30)")
+    parser.add_argument("--downscale-delay", type=float, default=600.0, metavar="S", help="of fewer replicas (600)")
+    parser.add_argument("--cpus-per-replica", type=float, metavar="X", help="by default the cluster's, shared out")
+    parser.add_argument("--gpus-per-replica", type=float, default=0.0, metavar="X", help="(0)")
+    parser.add_argument(
+        "--ray-address", metavar="ADDRESS", help="a running cluster: deploy there, or update, and leave"
+    )
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     try:
         import fastapi as _fastapi  # noqa: F401
@@ -66,7 +84,13 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     settings = _settings(arguments)
     check_exposure(arguments.host, settings, allow_anonymous=arguments.allow_anonymous)
-    return _run(arguments, settings)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    recipe = _recipe(arguments, settings)
+    if arguments.ray:
+        from safegen.server.on_ray.deploy import RayOptions, serve_on_ray
+
+        return serve_on_ray(recipe, settings, RayOptions.of(arguments))
+    return _run(arguments, settings, recipe)
 
 
 def _audit_key() -> bytes | None:
@@ -94,33 +118,42 @@ def _settings(arguments: argparse.Namespace) -> Any:
     )
 
 
-def _run(arguments: argparse.Namespace, settings: Any) -> int:
-    import asyncio
-    import logging
-
-    from safegen.guards.guards import Guards
+def _recipe(arguments: argparse.Namespace, settings: Any) -> Any:
+    from safegen.guards.guards import Guards, parsed_config
     from safegen.limits import Limits
-    from safegen.llm import LLM
-    from safegen.server.app import create_app
-    from safegen.server.serving import listen, make_server, serve
+    from safegen.server.recipe import ModelRecipe
 
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    guards: Any = () if arguments.guards is None else Guards.from_yaml(arguments.guards, audit_key=_audit_key())
+    guards, audit_key = None, _audit_key()
+    if arguments.guards is not None:
+        Guards.from_yaml(arguments.guards, audit_key=audit_key)  # names the file in what it raises
+        guards = parsed_config(Path(arguments.guards).read_text(encoding="utf-8"))
+    options = {
+        "kernels": arguments.kernels, "quantization": arguments.quantization,
+        "kv_cache_memory": arguments.kv_cache_memory, "max_num_seqs": arguments.max_num_seqs,
+        "speculation": False if arguments.no_speculation else "auto",
+    }  # fmt: skip
     limits = Limits(
         max_queue=settings.max_pending + 2 * arguments.max_num_seqs,
         max_schema_bytes=arguments.max_schema_bytes,
         compile_deadline_s=arguments.compile_deadline,
     )
+    return ModelRecipe(arguments.model, options, limits, guards, audit_key)
+
+
+def _run(arguments: argparse.Namespace, settings: Any, recipe: Any) -> int:
+    from safegen.server.app import create_app
+    from safegen.server.serving import listen, make_server, serve
+
     listening = listen(arguments.host, arguments.port, settings.write_timeout_s)
-    with listening, LLM(
-        arguments.model, kernels=arguments.kernels, quantization=arguments.quantization,
-        kv_cache_memory=arguments.kv_cache_memory, max_num_seqs=arguments.max_num_seqs, guards=guards, limits=limits,
-        speculation=False if arguments.no_speculation else "auto",
-    ) as llm:  # fmt: skip
+    with listening, recipe.make() as llm:
         app = create_app(llm, settings)
         host, port = listening.getsockname()[:2]
-        print(f"safegen: {settings.model_names[0]} at http://{host}:{port}/v1", file=sys.stderr, flush=True)
-        if settings.playground:
-            print(f"safegen: playground at http://{host}:{port}/", file=sys.stderr, flush=True)
+        announce(settings, host, port)
         asyncio.run(serve(make_server(app, settings), listening))
     return 0
+
+
+def announce(settings: Any, host: str, port: int) -> None:
+    print(f"safegen: {settings.model_names[0]} at http://{host}:{port}/v1", file=sys.stderr, flush=True)
+    if settings.playground:
+        print(f"safegen: playground at http://{host}:{port}/", file=sys.stderr, flush=True)

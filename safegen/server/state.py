@@ -29,14 +29,14 @@ class ServerState(Door):
         self.answers = Answers(runtime, settings.compile_threads)
         self.logprobs = LogprobShapes(runtime.token_bytes)
         self.fingerprint = fingerprint_of(runtime.fingerprint)
+        self.labels = {"model": settings.model_names[0]}  # of its metrics
 
     def unready(self) -> ApiError | None:
         return unavailable() if self.runtime.is_closed else None
 
     def metrics_text(self) -> str:
-        labels = {"model": self.settings.model_names[0]}
         families = self.meter.families(self.admission)
-        return metrics_text(self.runtime.engine_stats(), self.runtime.meter, labels, families)
+        return metrics_text(self.runtime.engine_stats(), self.runtime.meter, self.labels, families)
 
     async def answering(
         self, request: Request, make_call: Callable[[bytes, str | None], Call], spelling: Spelling
