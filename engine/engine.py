@@ -68,9 +68,10 @@ class _Loop:
     ever); the thread is told first and the state changed last, in one call, so that what is cut off never began.
     """
 
-    def __init__(self, core: EngineCore, max_queue: int) -> None:
+    def __init__(self, core: EngineCore, max_queue: int, on_end: Callable[[], None] | None) -> None:
         self.core = core
         self._max_queue = max_queue
+        self._on_end = on_end
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # `with` takes the lock itself: see below
         self._state = _State.OPEN
@@ -135,6 +136,8 @@ class _Loop:
             raise
         finally:
             self._answer_the_rest(fault)
+            if self._on_end is not None:
+                self._on_end()
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do, hand new requests to the core; False when the thread is to end."""
@@ -218,14 +221,16 @@ class Engine:
         token_bytes: Ids[bytes | None],
         config: EngineConfig | None = None,
         speculator: Speculator | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         """token_bytes: bytes of every token id, None for those that stand for no text; ids past its end are never
-        sampled. speculator: this engine's own, None is no speculation. Raises RequestError for settings that do not fit
+        sampled. speculator: this engine's own, None is no speculation. on_end: called on the thread as the last
+        thing it does, such as to give back what the backend holds. Raises RequestError for settings that do not fit
         the backend, CapacityError for too little memory."""
         self.config = EngineConfig() if config is None else config
         self._process_id = os.getpid()
         core = EngineCore(backend, token_bytes, self.config, speculator=speculator)
-        self._loop = _Loop(core, self.config.max_queue)
+        self._loop = _Loop(core, self.config.max_queue, on_end)
         self._thread = threading.Thread(target=self._loop.run, name="safegen-engine", daemon=True)
         self._finalizer = weakref.finalize(self, _stop_quietly, self._loop, self._thread, self._process_id)
         self._thread.start()

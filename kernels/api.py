@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 Quantization = Literal["int8", "int4"]
+Split = Literal["inputs", "vocabulary"]
 Shape = tuple[int, ...]
 
 
@@ -40,7 +41,7 @@ class Weight:
     (out_features, in_features). data: floats [out, in], or the raw uint8 blocks [out, bytes per row] in file layout (a
     view of the memory-mapped file where possible), or the digits [out, in] less their zero points beside `scales`: int8
     (int16 where 8 bits and a zero point do not fit) or float8_e4m3fn. packed: whatever a backend's `prepare` made of
-    it.
+    it. split: how several processes share the weight, where what this one computes with it is not the whole result.
     """
 
     kind: str
@@ -48,11 +49,13 @@ class Weight:
     data: Tensor
     packed: Any = None
     scales: Scales | None = None
+    split: Split | None = None
 
     def rows(self, start: int, stop: int) -> Weight:
         """The outputs start .. stop of a weight that is not packed, as a view."""
         scales = None if self.scales is None else replace(self.scales, scale=self.scales.scale[start:stop])
-        return Weight(self.kind, (stop - start, self.shape[1]), self.data[start:stop], None, scales)
+        shape = (stop - start, self.shape[1])
+        return Weight(self.kind, shape, self.data[start:stop], None, scales, self.split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +255,7 @@ __all__ = [
     "RowSettings",
     "Scales",
     "Shape",
+    "Split",
     "Weight",
     "ops",
 ]

@@ -57,11 +57,12 @@ class AsyncLLM:
         deterministic: bool = False,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         gpu_memory_utilization: float = 0.9,
+        tensor_parallel_size: int = 1,
     ) -> None:
         options = LoadOptions(
             model, kernels, device, quantization, kv_cache_memory, kv_cache_dtype, block_size, max_num_seqs,
             max_num_batched_tokens, enable_prefix_caching, speculation, guards, deterministic, limits,
-            gpu_memory_utilization,
+            gpu_memory_utilization, tensor_parallel_size,
         )  # fmt: skip
         self._runtime = load_runtime(options)
 

@@ -50,7 +50,8 @@ class LLM:
     no output; a call may leave it out or narrow it. guards: what no prompt may hold and no answer may say: a Guards, a
     guard or a list of them; a call may add more, never drop any. deterministic: bitwise equal results in company; on
     CPU that is always so. limits: see Limits. gpu_memory_utilization: share of a GPU's memory that all of this may
-    take, where kv_cache_memory does not say.
+    take, where kv_cache_memory does not say. tensor_parallel_size: processes of this machine that share every layer of
+    the model, on the CPU.
 
     Raises ModelLoadError (no model, or one that cannot be used), CapacityError (the cache cannot hold a block) and
     RequestError (an option out of range).
@@ -74,11 +75,12 @@ class LLM:
         deterministic: bool = False,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         gpu_memory_utilization: float = 0.9,
+        tensor_parallel_size: int = 1,
     ) -> None:
         options = LoadOptions(
             model, kernels, device, quantization, kv_cache_memory, kv_cache_dtype, block_size, max_num_seqs,
             max_num_batched_tokens, enable_prefix_caching, speculation, guards, deterministic, limits,
-            gpu_memory_utilization,
+            gpu_memory_utilization, tensor_parallel_size,
         )  # fmt: skip
         self._runtime = load_runtime(options)
 

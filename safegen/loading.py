@@ -53,6 +53,7 @@ class LoadOptions:
     deterministic: bool = False
     limits: Limits = field(default_factory=Limits)
     gpu_memory_utilization: float = 0.9
+    tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         if self.model is not None and not isinstance(self.model, str | os.PathLike):
@@ -62,6 +63,7 @@ class LoadOptions:
         self._one_of("kernels", get_args(Kernels))
         self._one_of("device", get_args(Device))
         self._check_device()
+        self._check_ranks()
         self._one_of("quantization", (None, *get_args(Quantization)))
         if self.quantization is not None and self.kernels == "reference":
             raise RequestError(
@@ -90,6 +92,20 @@ class LoadOptions:
         if self.device == "cpu" and self.kernels == "triton":
             raise RequestError("kernels='triton' run on device='cuda'", field="device", value=self.device)
 
+    def _check_ranks(self) -> None:
+        size = self.tensor_parallel_size
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise RequestError(
+                f"tensor_parallel_size={size!r} must be a positive integer", field="tensor_parallel_size", value=size
+            )
+        if size > 1 and self.is_on_gpu:
+            raise RequestError(
+                f"tensor_parallel_size={size} is served on device='cpu' alone in this version; a GPU computes a whole "
+                f"model. Fix: leave it out, or use quantization='int8' or 'int4' for a model that is too large.",
+                field="tensor_parallel_size",
+                value=size,
+            )
+
     def _check_drafts(self, speculation: Speculation) -> None:
         models = [name for name in ("model", "self") if name in speculation.drafters]
         if models and self.is_on_gpu:
@@ -110,10 +126,7 @@ class LoadOptions:
 
 def load_runtime(options: LoadOptions) -> Runtime:
     """Load the model and start its engine. Raises ModelLoadError, CapacityError or RequestError."""
-    from safegen.engine.engine import Engine
     from safegen.engine.runner import ModelRunner
-    from safegen.engine.speculate.speculator import Speculator
-    from safegen.engine.tokenizer import Tokenizer
 
     config = engine_config(options)
     path = located(options)
@@ -122,8 +135,35 @@ def load_runtime(options: LoadOptions) -> Runtime:
         from safegen.engine.gpu.loading import load_gpu_runner
 
         runner = load_gpu_runner(path, config, options.quantization, deterministic=options.deterministic)
+    elif options.tensor_parallel_size > 1:
+        from safegen.engine.parallel.runner import ParallelRunner
+
+        runner = ParallelRunner.spread(
+            path, kernels_of(options), config.kv_cache_dtype, options.quantization, options.tensor_parallel_size
+        )
+        try:
+            return _runtime(options, config, path, runner, on_end=runner.close)
+        except BaseException:
+            runner.close()
+            raise
     else:
         runner = ModelRunner.load(path, kernels_of(options), config.kv_cache_dtype, options.quantization)
+    return _runtime(options, config, path, runner)
+
+
+def _runtime(
+    options: LoadOptions,
+    config: EngineConfig,
+    path: Path,
+    runner: ModelRunner | GpuRunner,
+    on_end: Callable[[], None] | None = None,
+) -> Runtime:
+    """The engine over a loaded model. on_end: called when the engine's thread ends."""
+    from safegen.engine.engine import Engine
+    from safegen.engine.runner import ModelRunner
+    from safegen.engine.speculate.speculator import Speculator
+    from safegen.engine.tokenizer import Tokenizer
+
     tokenizer = Tokenizer.load(path, model_vocab_size=runner.vocab_size)
     speculation = speculation_of(options)
     backend: Backend = runner
@@ -131,7 +171,7 @@ def load_runtime(options: LoadOptions) -> Runtime:
     if isinstance(runner, ModelRunner):
         backend, model_drafters = _draft_models(options, config, path, runner, tokenizer).make(speculation)
     speculator = Speculator([*make_drafters(speculation, tokenizer), *model_drafters])
-    engine = Engine(backend, tokenizer.token_bytes, config, speculator)
+    engine = Engine(backend, tokenizer.token_bytes, config, speculator, on_end)
     return Runtime(
         engine,
         tokenizer,
@@ -195,7 +235,8 @@ def located(options: LoadOptions) -> Path:
 
 def fingerprint_of(options: LoadOptions, path: Path) -> str:
     """path: of the model."""
-    return model_fingerprint(path, kernels_of(options), options.kv_cache_dtype, options.quantization)
+    ranks = (options.tensor_parallel_size,) if options.tensor_parallel_size > 1 else ()  # they round differently
+    return model_fingerprint(path, kernels_of(options), options.kv_cache_dtype, options.quantization, *ranks)
 
 
 def kernels_of(options: LoadOptions) -> Literal["cpu", "reference", "triton"]:

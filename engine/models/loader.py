@@ -21,6 +21,7 @@ from safegen.engine.models.family import Family, LayerReader
 from safegen.engine.models.hf_config import CONFIG_FILE, read_json
 from safegen.engine.models.layers import Decoder, Linear, Norm
 from safegen.engine.models.rope import RopeTable
+from safegen.engine.parallel.shard import Shard, ShardedWeights
 from safegen.engine.quantized.base import QuantizedFormat
 from safegen.engine.quantized.detect import find_format
 from safegen.engine.weights import GgufWeights, SafetensorsWeights, WeightSource
@@ -56,19 +57,27 @@ def read_config(path: str | Path) -> ModelConfig:
 
 
 def load_model(
-    path: str | Path, ops: Ops, *, max_position: int | None = None, device: torch.device | str = "cpu"
+    path: str | Path,
+    ops: Ops,
+    *,
+    max_position: int | None = None,
+    device: torch.device | str = "cpu",
+    shard: Shard | None = None,
 ) -> Model:
     """Load a GGUF file or a Hugging Face safetensors folder.
 
     max_position: serve a shorter context than the model's own, in tokens; a LongRoPE model then uses its short factors
     where they suffice. device: where norms, biases and rope tables lie (weights lie where ops.prepare puts them).
-    Raises ModelLoadError with the file, the tensor or field, and the fix.
+    shard: the part of every layer to load, with ops that join the parts' results; None is all.
+    Raises ModelLoadError with the file, the tensor or field, and the fix; RequestError for a shard of no whole heads.
     """
     checkpoint = open_checkpoint(path)
     config = checkpoint.config
     if max_position is not None:
         config = replace(config, max_position=min(max_position, config.max_position))
     source = checkpoint.source()
+    if shard is not None:
+        source, config = ShardedWeights(source, config, shard), shard.local(config)
     model = build_model(checkpoint, config, source, ops, torch.device(device))
     _refuse_leftovers(source, config)
     if checkpoint.file is not None:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from safegen.kernels.api import AttentionPlan, KvLayer, RowSettings
+from safegen.kernels.api import AttentionPlan, FsmRows, KvLayer, RowSettings
 from safegen.kernels.int4 import Int4Weight
 from safegen.kernels.triton import attention, elementwise, linear, linear_int4
+from safegen.kernels.triton.fsm import fsm_advance, fsm_mask_rows
 from safegen.kernels.triton.kv_write import kv_write
 from safegen.kernels.triton.mask import apply_mask
 from safegen.kernels.triton.sampling import sample
@@ -135,6 +136,15 @@ def sampling_cases() -> Iterator[Case]:
     yield "verify", lambda: verify(ints(64), ints(64), ints(9), logits, logits, ints(64), column, column)
 
 
+def fsm_cases() -> Iterator[Case]:
+    """Rows that 16 divides, rows that it does not, and a single one."""
+    words = ints(1 << 16)
+    for count in (64, 33, 1):
+        rows = FsmRows(ints(count), ints(count), ints(count), ints(count))
+        yield f"fsm_mask_rows rows={count}", lambda n=count, rows=rows: fsm_mask_rows(ints(n), rows, ints(n))
+        yield f"fsm_advance rows={count}", lambda n=count, r=rows: fsm_advance(ints(n), ints(n), r, words, words)
+
+
 def linear_cases() -> Iterator[Case]:
     """For each number of rows that has a tile of its own, Llama-3-8B's down projection, with and without splits."""
     out_features, in_features = 4096, 14336
@@ -185,6 +195,7 @@ def all_cases() -> list[Case]:
         *kv_write_cases(),
         *attention_cases(),
         *sampling_cases(),
+        *fsm_cases(),
         *linear_cases(),
         *single_cases(),
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ import triton.language as tl
 from tests.kernels.triton.aot.compiled import SHARED_LIMIT, Launch, compiled, recorded
 from tests.kernels.triton.aot.launches import Case, all_cases, attention_cases
 
+ROOT = Path(__file__).parents[4]
 QUICK = (
     "rms_norm torch.bfloat16 4096",
     "kv_write torch.int8 8x128",
@@ -36,6 +39,27 @@ def test_compiles_without_spills_and_within_shared_memory(case: Case, capability
         usage = compiled(launch, capability)
         assert usage.stack_bytes == 0 and usage.local_bytes == 0, usage
         assert usage.shared_bytes <= SHARED_LIMIT[capability], usage
+
+
+def launched_kernels(tree: ast.AST) -> set[str]:
+    """Names of what the code launches: `kernel[grid](...)`, by whatever module it was reached."""
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    values = (call.value for call in calls if isinstance(call, ast.Subscript))
+    return {ast.unparse(value).split(".")[-1] for value in values}
+
+
+def test_every_kernel_that_is_launched_is_among_the_cases() -> None:
+    jitted: set[str] = set()
+    launched: set[str] = set()
+    for path in (path for folder in ("kernels/triton", "engine") for path in (ROOT / folder).rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        launched |= launched_kernels(tree)
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        jitted |= {f.name for f in functions if any("triton.jit" in ast.unparse(d) for d in f.decorator_list)}
+    listed = {launch.kernel.__name__ for _, case in all_cases() for launch in recorded(case)}
+    named = {name for name in jitted if name.endswith("_kernel")}
+    assert {"fsm_advance_kernel", "attention_kernel"} <= jitted & launched
+    assert not ((jitted & launched) | named) - listed
 
 
 @pytest.mark.wide

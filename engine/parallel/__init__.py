@@ -1,0 +1,1 @@
+"""Tensor parallel: one model over several processes, each with a part of every layer."""
