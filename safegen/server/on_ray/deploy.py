@@ -141,11 +141,13 @@ def divided(settings: ServerSettings, num_replicas: int) -> ServerSettings:
                 field="max_concurrent",
                 value=most,
             )
-        shared = {
-            "max_concurrent": None if most is None else most // num_replicas,
-            "requests_per_minute": None if rate is None else rate / num_replicas,
-        }
-        keys.append(replace(key, **shared))
+        keys.append(
+            replace(
+                key,
+                max_concurrent=None if most is None else most // num_replicas,
+                requests_per_minute=None if rate is None else rate / num_replicas,
+            )
+        )
     return replace(settings, keys=tuple(keys))
 
 
