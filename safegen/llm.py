@@ -51,7 +51,7 @@ class LLM:
     guard or a list of them; a call may add more, never drop any. deterministic: bitwise equal results in company; on
     CPU that is always so. limits: see Limits. gpu_memory_utilization: share of a GPU's memory that all of this may
     take, where kv_cache_memory does not say. tensor_parallel_size: processes of this machine that share every layer of
-    the model, on the CPU.
+    the model; with device="cuda" each has a GPU of its own.
 
     Raises ModelLoadError (no model, or one that cannot be used), CapacityError (the cache cannot hold a block) and
     RequestError (an option out of range).

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from safegen.engine.backend import Backend
     from safegen.engine.config import EngineConfig
     from safegen.engine.gpu.runner import GpuRunner
+    from safegen.engine.parallel.gpu import ParallelGpuRunner
+    from safegen.engine.parallel.runner import ParallelRunner
     from safegen.engine.runner import ModelRunner
     from safegen.engine.speculate.base import Drafter
     from safegen.engine.tokenizer import Tokenizer
@@ -98,13 +100,6 @@ class LoadOptions:
             raise RequestError(
                 f"tensor_parallel_size={size!r} must be a positive integer", field="tensor_parallel_size", value=size
             )
-        if size > 1 and self.is_on_gpu:
-            raise RequestError(
-                f"tensor_parallel_size={size} is served on device='cpu' alone in this version; a GPU computes a whole "
-                f"model. Fix: leave it out, or use quantization='int8' or 'int4' for a model that is too large.",
-                field="tensor_parallel_size",
-                value=size,
-            )
 
     def _check_drafts(self, speculation: Speculation) -> None:
         models = [name for name in ("model", "self") if name in speculation.drafters]
@@ -131,24 +126,31 @@ def load_runtime(options: LoadOptions) -> Runtime:
     config = engine_config(options)
     path = located(options)
     runner: ModelRunner | GpuRunner
+    if options.tensor_parallel_size > 1:
+        spread = _spread(options, config, path)
+        try:
+            return _runtime(options, config, path, spread, on_end=spread.close)
+        except BaseException:
+            spread.close()
+            raise
     if options.is_on_gpu:
         from safegen.engine.gpu.loading import load_gpu_runner
 
         runner = load_gpu_runner(path, config, options.quantization, deterministic=options.deterministic)
-    elif options.tensor_parallel_size > 1:
-        from safegen.engine.parallel.runner import ParallelRunner
-
-        runner = ParallelRunner.spread(
-            path, kernels_of(options), config.kv_cache_dtype, options.quantization, options.tensor_parallel_size
-        )
-        try:
-            return _runtime(options, config, path, runner, on_end=runner.close)
-        except BaseException:
-            runner.close()
-            raise
     else:
         runner = ModelRunner.load(path, kernels_of(options), config.kv_cache_dtype, options.quantization)
     return _runtime(options, config, path, runner)
+
+
+def _spread(options: LoadOptions, config: EngineConfig, path: Path) -> ParallelRunner | ParallelGpuRunner:
+    size = options.tensor_parallel_size
+    if options.is_on_gpu:
+        from safegen.engine.parallel.gpu import ParallelGpuRunner
+
+        return ParallelGpuRunner.spread(path, config, options.quantization, size, deterministic=options.deterministic)
+    from safegen.engine.parallel.runner import ParallelRunner
+
+    return ParallelRunner.spread(path, kernels_of(options), config.kv_cache_dtype, options.quantization, size)
 
 
 def _runtime(

@@ -19,7 +19,7 @@ def load_gpu_runner(
 ) -> GpuRunner:
     """A model file or folder on the Triton kernels. Raises ModelLoadError; RequestError without a CUDA device or
     without triton, and names the fix."""
-    kernels = _kernels(quantization, deterministic)
+    kernels = gpu_kernels(quantization, deterministic)
     model = load_model(path, kernels, device="cuda")
     if not isinstance(model, Decoder):
         raise ModelLoadError(f"{type(model).__name__} is not served on a GPU", path=str(path), hint="use kernels='cpu'")
@@ -34,7 +34,8 @@ def load_gpu_runner(
     )
 
 
-def _kernels(quantization: Quantization | None, deterministic: bool) -> DeviceOps:
+def gpu_kernels(quantization: Quantization | None, deterministic: bool) -> DeviceOps:
+    """Those of the current CUDA device. Raises RequestError as `load_gpu_runner`."""
     try:
         from safegen.kernels.triton.ops import TritonOps
 
@@ -44,4 +45,4 @@ def _kernels(quantization: Quantization | None, deterministic: bool) -> DeviceOp
         raise RequestError(f"device='cuda' cannot be used: {exc}. Fix: {fix}.", field="device", value="cuda") from exc
 
 
-__all__ = ["load_gpu_runner"]
+__all__ = ["gpu_kernels", "load_gpu_runner"]

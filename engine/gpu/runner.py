@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from safegen.engine import kv_cache
 from safegen.engine.backend import DeviceRows, ForwardBatch, PendingDraw, RowMasks
@@ -148,6 +149,13 @@ class GpuRunner:
         )
         logits = self.model.forward(ids, plan, self._cache, inputs["sampled_rows"])
         self._logits[: key.rows].copy_(logits)
+
+    @property
+    def latest_tokens(self) -> Tensor:
+        """int32 [rows of a step, at most], on the device: those of the latest draw, where launches find them."""
+        if self._draws is None:
+            raise EngineError("there are no tokens before prepare_draws")
+        return self._draws.tokens
 
     def draw(self, rows: DeviceRows) -> PendingDraw:
         if self._draws is None:

@@ -1,4 +1,4 @@
-"""What ranks exchange during a forward: a gloo group of its own, and the operations that need it.
+"""What ranks exchange during a forward: a group of their own, gloo or NCCL, and the operations that need it.
 
 Partial sums are gathered and added in the order of the ranks: a ring's sum would depend on where a row lies in the
 batch, and a row's value must depend on the row alone.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch import Tensor
 from safegen.engine.parallel.shard import Shard
 from safegen.kernels.api import AttentionPlan, KvLayer, Ops, Weight
 
+Transport = Literal["gloo", "nccl"]
 _TIMEOUT = timedelta(minutes=5)  # of one exchange: a rank that hangs is an error
 
 
@@ -26,25 +27,38 @@ class Group:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self._gloo: Any = None
+        self._group: Any = None
 
-    def connect(self, meeting_file: str) -> None:
-        """Waits for all ranks; over loopback alone. meeting_file: a path that all of them give, of no file yet."""
+    def connect(self, meeting_file: str, transport: Transport = "gloo") -> None:
+        """Waits for all ranks. meeting_file: a path that all of them give, of no file yet. transport: "gloo" exchanges
+        tensors of the host, over loopback alone; "nccl" those of each rank's current CUDA device, in the order of its
+        stream, without a wait of the host."""
         distributed: Any = dist  # its stubs leave these names out
-        gloo = distributed.ProcessGroupGloo
-        options = gloo._Options()
-        options._devices = [gloo.create_device(hostname="127.0.0.1")]
-        options._timeout = _TIMEOUT
         store = distributed.FileStore(meeting_file, self.shard.size)
-        self._gloo = gloo(store, self.shard.rank, self.shard.size, options)
+        if transport == "nccl":
+            options = distributed.ProcessGroupNCCL.Options()
+            options._timeout = _TIMEOUT
+            make = distributed.ProcessGroupNCCL
+        else:
+            make = distributed.ProcessGroupGloo
+            options = make._Options()
+            options._devices = [make.create_device(hostname="127.0.0.1")]
+            options._timeout = _TIMEOUT
+        self._group = make(store, self.shard.rank, self.shard.size, options)
 
     def gather(self, x: Tensor) -> list[Tensor]:
         """Every rank's tensor of this shape, in their order. RuntimeError when a rank is gone."""
         if not x.numel():
             return [x] * self.shard.size
         parts = [torch.empty_like(x) for _ in range(self.shard.size)]
-        self._gloo.allgather([parts], [x.contiguous()]).wait()
+        self._group.allgather([parts], [x.contiguous()]).wait()
         return parts
+
+    def share(self, x: Tensor) -> None:
+        """Rank 0's numbers, in place in every rank's tensor of this shape."""
+        options: Any = dist.BroadcastOptions()
+        options.rootRank = 0
+        self._group.broadcast([x], options).wait()
 
     def sum(self, x: Tensor) -> Tensor:
         first, *others = self.gather(x)
@@ -111,4 +125,4 @@ class ParallelOps:
         return self._ops.gelu_mul(gate, up)
 
 
-__all__ = ["Group", "ParallelOps"]
+__all__ = ["Group", "ParallelOps", "Transport"]

@@ -25,6 +25,7 @@ _LENGTH = struct.Struct("<I")
 _ERRORS: dict[str, type[SafegenError]] = {
     error.__name__: error for error in (CapacityError, EngineError, ModelLoadError, RequestError)
 }
+WORKER = "safegen.engine.parallel.worker"
 _END_TIMEOUT_S = 5.0
 _FAULT_TIMEOUT_S = 1.0
 
@@ -55,23 +56,24 @@ def _exactly(pipe: IO[bytes], count: int) -> bytes:
 
 
 class Ranks:
-    """Ranks 1 .. size - 1. settings: what `worker` is given beside its rank. Used by one thread at a time."""
+    """Ranks 1 .. size - 1. settings: what a worker is given beside its rank. worker: the module that each one runs.
+    Used by one thread at a time."""
 
-    def __init__(self, size: int, settings: Mapping[str, Any]) -> None:
+    def __init__(self, size: int, settings: Mapping[str, Any], worker: str = WORKER) -> None:
         self._owner = os.getpid()
         self._fault: str | None = None
         threads = str(max(1, (os.cpu_count() or 1) // size))
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": threads}
-        self._processes = [self._start(environment) for _ in range(1, size)]
+        self._processes = [self._start(environment, worker) for _ in range(1, size)]
         shared = {**settings, "size": size, "parent": self._owner}
         for rank, process in enumerate(self._processes, start=1):
             self._write(rank, process, {**shared, "rank": rank}, None)
 
     @staticmethod
-    def _start(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(environment: Mapping[str, str], worker: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "safegen.engine.parallel.worker"],
+            [sys.executable, "-m", worker],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
             start_new_session=True,  # Ctrl-C is for this process, which ends them
         )  # fmt: skip
@@ -87,8 +89,9 @@ class Ranks:
         for rank, process in enumerate(self._processes, start=1):
             self._write(rank, process, message, arrays)
 
-    def wait(self) -> None:
-        """Until every rank has done what it was sent; raises the error that one reports."""
+    def wait(self) -> list[dict[str, Any]]:
+        """Until every rank has done what it was sent; their answers. Raises the error that one reports."""
+        answers = []
         for rank, process in enumerate(self._processes, start=1):
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -99,6 +102,8 @@ class Ranks:
                 error = _ERRORS.get(answer["error"], EngineError)(f"tensor-parallel rank {rank}: {answer['message']}")
                 self.close()
                 raise error
+            answers.append(answer)
+        return answers
 
     def failed(self) -> EngineError:
         """An exchange has failed: end all ranks, and say which one was to blame. Further calls fail with the same."""
@@ -145,4 +150,4 @@ class Ranks:
 
 LOST_GROUP = 3  # exit code of a rank that ended because another one did
 
-__all__ = ["LOST_GROUP", "Ranks", "read_message", "write_message"]
+__all__ = ["LOST_GROUP", "WORKER", "Ranks", "read_message", "write_message"]

@@ -7,11 +7,14 @@ request gets an EngineError at once.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +24,8 @@ from safegen.engine.config import KvCacheDtype
 from safegen.engine.models.base import Model
 from safegen.engine.models.early_exit import EarlyExit
 from safegen.engine.models.loader import load_model, read_config
-from safegen.engine.parallel.group import Group, ParallelOps
-from safegen.engine.parallel.ranks import Ranks
+from safegen.engine.parallel.group import Group, ParallelOps, Transport
+from safegen.engine.parallel.ranks import WORKER, Ranks
 from safegen.engine.parallel.shard import Shard
 from safegen.engine.runner import ModelRunner
 from safegen.errors import RequestError
@@ -36,6 +39,13 @@ def load_rank(
     path: str | Path, kernels: str, quantization: Quantization | None, shard: Shard
 ) -> tuple[Model, Ops, Group]:
     """A rank's part of a model, and the group that is not connected yet. Raises ModelLoadError, RequestError."""
+    return load_part(path, named_ops(kernels, quantization), quantization, shard)
+
+
+def load_part(
+    path: str | Path, kernels: Ops, quantization: Quantization | None, shard: Shard, device: str = "cpu"
+) -> tuple[Model, Ops, Group]:
+    """`load_rank` on kernels that are made already. quantization: theirs."""
     config = read_config(path)
     local = shard.local(config)
     for inputs in (local.num_heads * local.head_dim, local.intermediate_size):
@@ -47,8 +57,43 @@ def load_rank(
                 value=shard.size,
             )
     group = Group(shard)
-    ops = ParallelOps(named_ops(kernels, quantization), group, config.vocab_size)
-    return load_model(path, ops, shard=shard), ops, group
+    ops = ParallelOps(kernels, group, config.vocab_size)
+    return load_model(path, ops, device=device, shard=shard), ops, group
+
+
+@contextlib.contextmanager
+def meeting(
+    size: int, settings: Mapping[str, Any], worker: str = WORKER
+) -> Iterator[tuple[Ranks, Callable[[Group, Transport], None]]]:
+    """The other ranks, which load their parts meanwhile, and what connects this one with them; in a block that ends
+    them if it raises."""
+    folder = tempfile.mkdtemp(prefix="safegen-ranks-")  # readable by this user alone
+    meeting_file = str(Path(folder) / "meeting")
+    ranks = Ranks(size, {**settings, "meeting_file": meeting_file}, worker)
+
+    def connect(group: Group, transport: Transport) -> None:
+        ranks.wait()  # all are loaded
+        ranks.send({"do": "connect"})
+        try:
+            group.connect(meeting_file, transport)
+        except RuntimeError as exc:
+            raise ranks.failed() from exc
+        ranks.wait()
+
+    try:
+        yield ranks, connect
+    except BaseException:
+        ranks.close()
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def parts_of(batch: ForwardBatch) -> tuple[dict[str, int], dict[str, NDArray[np.int32]]]:
+    """Its numbers and its arrays, for a message."""
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    return {name: value for name, value in values.items() if name not in arrays}, arrays
 
 
 class ParallelRunner(ModelRunner):
@@ -73,27 +118,13 @@ class ParallelRunner(ModelRunner):
         divide."""
         shard = Shard(0, size)
         shard.local(read_config(path))  # before any process is started
-        folder = tempfile.mkdtemp(prefix="safegen-ranks-")  # readable by this user alone
-        meeting_file = str(Path(folder) / "meeting")
         settings = {
             "path": str(Path(path).absolute()), "kernels": kernels, "kv_cache_dtype": kv_cache_dtype,
-            "quantization": quantization, "meeting_file": meeting_file,
+            "quantization": quantization,
         }  # fmt: skip
-        ranks = Ranks(size, settings)
-        try:
+        with meeting(size, settings) as (ranks, connect):
             model, ops, group = load_rank(path, kernels, quantization, shard)
-            ranks.wait()  # all are loaded
-            ranks.send({"do": "connect"})
-            try:
-                group.connect(meeting_file)
-            except RuntimeError as exc:
-                raise ranks.failed() from exc
-            ranks.wait()
-        except BaseException:
-            ranks.close()
-            raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            connect(group, "gloo")
         return cls(model, ops, kv_cache_dtype, ranks, size)
 
     def bytes_per_block(self, block_size: int) -> int:
@@ -116,9 +147,7 @@ class ParallelRunner(ModelRunner):
     def _compute(self, model: Model, batch: ForwardBatch, masks: RowMasks | None) -> NDArray[np.float32]:
         if not self._cache:
             return super()._compute(model, batch, masks)  # which refuses
-        values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        numbers = {name: value for name, value in values.items() if name not in arrays}
+        numbers, arrays = parts_of(batch)
         num_layers = model.num_layers if isinstance(model, EarlyExit) else None
         self.ranks.send({"do": "forward", "numbers": numbers, "num_layers": num_layers}, arrays)
         try:
@@ -127,4 +156,4 @@ class ParallelRunner(ModelRunner):
             raise self.ranks.failed() from exc
 
 
-__all__ = ["ParallelRunner", "load_rank"]
+__all__ = ["ParallelRunner", "load_part", "load_rank", "meeting", "parts_of"]

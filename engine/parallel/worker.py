@@ -7,10 +7,14 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from numpy.typing import NDArray
+
 from safegen.engine.backend import ForwardBatch
+from safegen.engine.parallel.group import Group, Transport
 from safegen.engine.parallel.ranks import LOST_GROUP, read_message
 from safegen.engine.parallel.runner import load_rank
 from safegen.engine.parallel.shard import Shard
@@ -20,50 +24,80 @@ _LOOK_S = 0.5
 
 
 def main() -> None:
+    run(_serve)
+
+
+def run(serve: Callable[[Commands], None]) -> None:
+    """Do what a rank is told until its stdin closes. serve: with the settings that came first."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print is no answer
-    commands = sys.stdin.buffer
-    settings, _ = read_message(commands)
+    pipe = sys.stdin.buffer
+    settings, _ = read_message(pipe)
     threading.Thread(target=_end_with, args=(settings["parent"],), daemon=True).start()
+    commands = Commands(pipe, answers, settings)
     try:
-        _serve(commands, answers, settings)
+        serve(commands)
     except EOFError:
         return
     except Exception as exc:
-        _answer(answers, error=type(exc).__name__, message=str(exc))
+        commands.answer(error=type(exc).__name__, message=str(exc))
         raise
 
 
-def _serve(commands: IO[bytes], answers: IO[str], settings: dict[str, Any]) -> None:
-    shard = Shard(settings["rank"], settings["size"])
-    model, ops, group = load_rank(Path(settings["path"]), settings["kernels"], settings["quantization"], shard)
+class Commands:
+    """What rank 0 says, and the way to answer. settings: of the start."""
+
+    def __init__(self, pipe: IO[bytes], answers: IO[str], settings: dict[str, Any]) -> None:
+        self._pipe, self._answers = pipe, answers
+        self.settings = settings
+        self.shard = Shard(settings["rank"], settings["size"])
+
+    def next(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """EOFError when rank 0 is gone, or wants no more."""
+        return read_message(self._pipe)
+
+    def answer(self, **content: Any) -> None:
+        print(json.dumps(content), file=self._answers, flush=True)
+
+    def connect(self, group: Group, transport: Transport) -> None:
+        group.connect(self.settings["meeting_file"], transport)
+        self.answer()
+
+
+def batch_of(command: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> ForwardBatch:
+    values: dict[str, Any] = {**command["numbers"], **arrays}
+    return ForwardBatch(**values)
+
+
+def _serve(commands: Commands) -> None:
+    settings = commands.settings
+    if settings["kernels"] == "triton":
+        from safegen.engine.parallel.gpu import follow, load_gpu_rank
+
+        runner_and_group = load_gpu_rank(settings, commands.shard)
+        commands.answer()
+        return follow(commands, *runner_and_group, "nccl")
+    model, ops, group = load_rank(Path(settings["path"]), settings["kernels"], settings["quantization"], commands.shard)
     runner = ModelRunner(model, ops, settings["kv_cache_dtype"])
-    _answer(answers)
+    commands.answer()
     while True:
-        command, arrays = read_message(commands)
+        command, arrays = commands.next()
         match command["do"]:
             case "connect":
-                group.connect(settings["meeting_file"])
-                _answer(answers)
+                commands.connect(group, "gloo")
             case "allocate":
                 runner.allocate(command["num_blocks"], command["block_size"])
-                _answer(answers)
+                commands.answer()
             case "copy_block":
                 runner.copy_block(command["source"], command["destination"])
             case "forward":
-                values: dict[str, Any] = {**command["numbers"], **arrays}
-                batch = ForwardBatch(**values)
                 forward = runner.forward if (count := command["num_layers"]) is None else runner.early_exit(count)
                 try:
-                    forward(batch, None)
+                    forward(batch_of(command, arrays), None)
                 except RuntimeError as exc:  # gloo's for a rank that is gone
                     if "gloo" not in str(exc):
                         raise
                     os._exit(LOST_GROUP)
-
-
-def _answer(answers: IO[str], **content: str) -> None:
-    print(json.dumps(content), file=answers, flush=True)
 
 
 def _end_with(parent: int) -> None:

@@ -149,11 +149,6 @@ def test_values_that_are_no_size_are_refused(size: Any) -> None:
         LLM("nowhere", tensor_parallel_size=size)
 
 
-def test_a_gpu_is_refused_by_name() -> None:
-    with pytest.raises(RequestError, match="device='cpu' alone"):
-        LLM("nowhere", device="cuda", tensor_parallel_size=2)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("parallel")
@@ -274,8 +269,8 @@ def test_a_cache_that_cannot_be_had_leaves_no_process(folder: Path, monkeypatch:
     started: list[int] = []
     start = Ranks._start
 
-    def noted(environment: Any) -> Any:
-        process = start(environment)
+    def noted(environment: Any, worker: str) -> Any:
+        process = start(environment, worker)
         started.append(process.pid)
         return process
 
