@@ -60,7 +60,7 @@ bench: setup
 
 # g++ before 13 drops parts of the tile configuration that llama.cpp's AMX kernels load: they crash. Without these its
 # AVX-512 kernels do the work.
-PEER_FLAGS := $(shell test "$$(uname -m)" = x86_64 && test "$$($(CXX) -dumpversion | cut -d. -f1)" -lt 13 && echo -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
+PEER_FLAGS = $(shell test "$$(uname -m)" = x86_64 && test "$$($(CXX) -dumpversion | cut -d. -f1)" -lt 13 && echo -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
 
 # llama.cpp, compiled for this very processor (some twenty minutes on two cores), away from our own packages.
 bench-peers: $(PEERS)/.ready

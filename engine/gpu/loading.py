@@ -8,6 +8,7 @@ from safegen.engine import kv_cache
 from safegen.engine.config import EngineConfig
 from safegen.engine.gpu.device import CudaDevice
 from safegen.engine.gpu.runner import GpuRunner
+from safegen.engine.models.base import Model
 from safegen.engine.models.layers import Decoder
 from safegen.engine.models.loader import load_model
 from safegen.errors import ModelLoadError, RequestError
@@ -20,9 +21,7 @@ def load_gpu_runner(
     """A model file or folder on the Triton kernels. Raises ModelLoadError; RequestError without a CUDA device or
     without triton, and names the fix."""
     kernels = gpu_kernels(quantization, deterministic)
-    model = load_model(path, kernels, device="cuda")
-    if not isinstance(model, Decoder):
-        raise ModelLoadError(f"{type(model).__name__} is not served on a GPU", path=str(path), hint="use kernels='cpu'")
+    model = as_decoder(load_model(path, kernels, device="cuda"), path)
     kv_dtype = kv_cache.resolve_dtype(config.kv_cache_dtype, kernels.name)
     return GpuRunner(
         model,
@@ -32,6 +31,13 @@ def load_gpu_runner(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_context=config.max_context,
     )
+
+
+def as_decoder(model: Model, path: str | Path) -> Decoder:
+    """Raises ModelLoadError for a model that is none."""
+    if not isinstance(model, Decoder):
+        raise ModelLoadError(f"{type(model).__name__} is not served on a GPU", path=str(path), hint="use kernels='cpu'")
+    return model
 
 
 def gpu_kernels(quantization: Quantization | None, deterministic: bool) -> DeviceOps:
@@ -45,4 +51,4 @@ def gpu_kernels(quantization: Quantization | None, deterministic: bool) -> Devic
         raise RequestError(f"device='cuda' cannot be used: {exc}. Fix: {fix}.", field="device", value="cuda") from exc
 
 
-__all__ = ["gpu_kernels", "load_gpu_runner"]
+__all__ = ["as_decoder", "gpu_kernels", "load_gpu_runner"]

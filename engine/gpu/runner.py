@@ -70,6 +70,9 @@ class GpuRunner:
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
         """Make the KV tensors, and the buffers of a step; CapacityError when the memory cannot be had."""
+        self._allocate(num_blocks, block_size)
+
+    def _allocate(self, num_blocks: int, block_size: int) -> None:
         if self._draws is None:
             raise EngineError("allocate was called before prepare_draws")
         on = self.device.torch_device
@@ -93,7 +96,7 @@ class GpuRunner:
 
     def profile(self, block_size: int, utilization: float) -> MemoryProfile:
         """Runs the largest steps over a cache of one block. Before `allocate`, which makes the real one."""
-        self.allocate(1, block_size)
+        self._allocate(1, block_size)
         assert self._draws is not None
         memory = self.device.memory()
         most = max(self.max_num_batched_tokens, self._draws.max_rows)

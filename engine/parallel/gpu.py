@@ -23,7 +23,7 @@ from safegen.engine import kv_cache
 from safegen.engine.backend import ForwardBatch
 from safegen.engine.config import EngineConfig
 from safegen.engine.gpu.device import CudaDevice, Device
-from safegen.engine.gpu.loading import gpu_kernels
+from safegen.engine.gpu.loading import as_decoder, gpu_kernels
 from safegen.engine.gpu.runner import GpuRunner
 from safegen.engine.models.layers import Decoder
 from safegen.engine.models.loader import read_config
@@ -32,7 +32,7 @@ from safegen.engine.parallel.ranks import WORKER, Ranks
 from safegen.engine.parallel.runner import load_part, meeting, parts_of
 from safegen.engine.parallel.shard import Shard
 from safegen.engine.parallel.worker import Commands, batch_of
-from safegen.errors import ModelLoadError, RequestError
+from safegen.errors import RequestError
 from safegen.kernels.api import DeviceOps, Quantization
 
 
@@ -55,7 +55,6 @@ class ParallelGpuRunner(GpuRunner):
             model, ops, device, kv_dtype, max_num_batched_tokens=max_num_batched_tokens, max_context=max_context
         )
         self.group, self.ranks = group, ranks
-        self._is_profiling = False
         self._finalizer = weakref.finalize(self, ranks.close)
 
     @classmethod
@@ -70,20 +69,20 @@ class ParallelGpuRunner(GpuRunner):
     ) -> ParallelGpuRunner:
         """Start the ranks, one a GPU, and load each one's part. Raises ModelLoadError, and RequestError for sizes that
         do not divide and for too few GPUs."""
-        kernels = gpu_kernels(quantization, deterministic)
-        if torch.cuda.device_count() < size:
+        if (num_gpus := torch.cuda.device_count()) < size:
             raise RequestError(
-                f"tensor_parallel_size={size} takes as many GPUs; there are {torch.cuda.device_count()}",
+                f"tensor_parallel_size={size} with device='cuda' takes as many GPUs; there are {num_gpus}",
                 field="tensor_parallel_size",
                 value=size,
             )
-        settings = {
-            "path": str(Path(path).absolute()), "kernels": kernels.name, "kv_cache_dtype": config.kv_cache_dtype,
-            "quantization": quantization, "deterministic": deterministic, "max_context": config.max_context,
-            "max_num_batched_tokens": config.max_num_batched_tokens,
-        }  # fmt: skip
-        torch.cuda.set_device(0)
-        return cls.over(path, kernels, CudaDevice, settings, size, "nccl")
+        with torch.cuda.device(0):  # the application's own choice comes back
+            kernels = gpu_kernels(quantization, deterministic)
+            settings = {
+                "path": str(Path(path).absolute()), "kernels": kernels.name, "kv_cache_dtype": config.kv_cache_dtype,
+                "quantization": quantization, "deterministic": deterministic, "max_context": config.max_context,
+                "max_num_batched_tokens": config.max_num_batched_tokens,
+            }  # fmt: skip
+            return cls.over(path, kernels, CudaDevice, settings, size, "nccl")
 
     @classmethod
     def over(
@@ -110,9 +109,6 @@ class ParallelGpuRunner(GpuRunner):
         self.ranks.wait()
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
-        if self._is_profiling:  # as every rank does by itself
-            super().allocate(num_blocks, block_size)
-            return
         self.ranks.send({"do": "allocate", "num_blocks": num_blocks, "block_size": block_size})
         super().allocate(num_blocks, block_size)
         self.ranks.wait()
@@ -120,11 +116,7 @@ class ParallelGpuRunner(GpuRunner):
     def kv_cache_bytes(self, block_size: int, utilization: float) -> int:
         """Of the GPU that has the least."""
         self.ranks.send({"do": "kv_cache_bytes", "block_size": block_size, "utilization": utilization})
-        self._is_profiling = True
-        try:
-            own = super().kv_cache_bytes(block_size, utilization)
-        finally:
-            self._is_profiling = False
+        own = super().kv_cache_bytes(block_size, utilization)
         return min(own, *(int(answer["bytes"]) for answer in self.ranks.wait()))
 
     def launch(self, batch: ForwardBatch, carried: NDArray[np.int32] | None = None) -> None:
@@ -132,9 +124,12 @@ class ParallelGpuRunner(GpuRunner):
         if carried is not None:
             arrays["carried"] = carried
         self.ranks.send({"do": "launch", "numbers": numbers}, arrays)
-        if carried is not None:
-            self.device.run(partial(self.group.share, self.latest_tokens))
-        super().launch(batch, carried)
+        try:
+            if carried is not None:
+                self.device.run(partial(self.group.share, self.latest_tokens))
+            super().launch(batch, carried)
+        except Exception as exc:  # the others have launched it: they are out of step from here on
+            raise self.ranks.failed() from exc
 
     def copy_block(self, source: int, destination: int) -> None:
         self.ranks.send({"do": "copy_block", "source": source, "destination": destination})
@@ -159,14 +154,12 @@ def load_part_of(
     """A rank's layers, its group, and the options of its runner."""
     device = "cuda" if kernels.name == "triton" else "cpu"
     model, _, group = load_part(path, kernels, settings["quantization"], shard, device)
-    if not isinstance(model, Decoder):
-        raise ModelLoadError(f"{type(model).__name__} is not served on a GPU", path=str(path), hint="use kernels='cpu'")
     options = {
         "kv_dtype": kv_cache.resolve_dtype(settings["kv_cache_dtype"], kernels.name),
         "max_num_batched_tokens": settings["max_num_batched_tokens"],
         "max_context": settings["max_context"],
     }
-    return model, group, options
+    return as_decoder(model, path), group, options
 
 
 def follow(

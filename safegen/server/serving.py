@@ -60,9 +60,10 @@ class Server(uvicorn.Server):
 
 
 def make_server(app: FastAPI, settings: ServerSettings) -> Server:
+    connection = partial(Connection, headers_timeout_s=settings.body_timeout_s, max_header_bytes=_MAX_HEADER_BYTES)
     config = uvicorn.Config(
         app,
-        http=partial(Connection, headers_timeout_s=settings.body_timeout_s, max_header_bytes=_MAX_HEADER_BYTES),  # type: ignore[arg-type]
+        http=connection,  # type: ignore[arg-type] # called as the class is
         log_config=None,
         access_log=False,
         server_header=False,

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from tests.jobs.test_flow import broken_rows, no_forbidden
 from tests.support.job_fakes import FakeRuntime, fake_llm
 from tests.support.job_worker import OPTIONS, PROMPT
 from tests.support.jobs import answers, read_records, write_rows
+from tests.support.ray_local import in_time, local_ray
 from tests.support.sdk_fakes import make_runtime
 
 ROOT = Path(__file__).parents[2]
@@ -41,21 +41,8 @@ LABELS = Choice(["pos", "neg", "neutral"])
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """A Ray that is initialised already: jobs use it and leave it running."""
-    import ray
-
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    assert ray.is_initialized()
-    ray.shutdown()
-
-
-def in_time(condition: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.005)
+    with local_ray(num_cpus=2):
+        yield
 
 
 def num_records(output: Path) -> int:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from safegen.server.auth import ApiKey
 from safegen.server.on_ray.deploy import APPLICATION, RayOptions, deploy, divided, take_down
 from safegen.server.settings import ServerSettings
 from tests.server.harness import ASK, KEY, served, settings, slow_runtime
+from tests.support.ray_local import in_time, local_ray
 
 STEP_S = 0.002
 SEEDED = {**ASK, "seed": 7}
@@ -88,40 +88,34 @@ def make_model(pids: str, step_s: float) -> Runtime:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    import ray
-
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     chosen = settings(
         data_dir=tmp_path_factory.mktemp("data"),
         keys=(ApiKey("team", hashlib.sha256(KEY.encode()).digest()),),
         drain_timeout_s=10.0,
     )
     pids = tmp_path_factory.mktemp("pids")
-    try:
+    with local_ray(num_cpus=4) as ray:
         port = deploy(ray, partial(make_model, str(pids), STEP_S), chosen, RayOptions(port=0, cpus=0.5))
         yield Cluster(ray, chosen, port, pids)
         take_down()
-    finally:
-        ray.shutdown()
 
 
-def in_time(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.1)
-
-
-def replicas(cluster: Cluster) -> dict[str, int]:
-    """Those that answer: the sequences that each has in work, by its name."""
+def counted(cluster: Cluster, metric: str) -> dict[str, int]:
+    """Of each replica that answers, by its name. metric: its name in OpenMetrics, and a label that it must have."""
+    name, _, label = metric.partition(" ")
     found: dict[str, int] = {}
     with cluster.http() as http:
         for _ in range(24):
-            text = http.get("/metrics").text
-            for name, number in re.findall(r'safegen_sequences_running{[^}]*replica="([^"]+)"[^}]*} (\d+)', text):
-                found[name] = int(number)
+            for line in http.get("/metrics").text.splitlines():
+                replica = re.search('replica="([^"]+)"', line)
+                if replica and line.startswith(f"safegen_{name}{{") and label in line:
+                    found[replica[1]] = int(float(line.rsplit(" ", 1)[1]))
     return found
+
+
+def replicas(cluster: Cluster) -> set[str]:
+    """Those that answer."""
+    return set(counted(cluster, "sequences_running"))
 
 
 def test_answers_are_those_of_one_server_and_streams_spell_them(cluster: Cluster) -> None:
@@ -183,14 +177,15 @@ def test_a_batch_is_seen_through_every_replica_and_answers_each_line_once(cluste
     assert sorted(json.loads(line)["custom_id"] for line in answers) == sorted(line["custom_id"] for line in lines)
 
 
-def test_a_client_that_leaves_leaves_nothing_behind(cluster: Cluster) -> None:
+def test_a_client_that_leaves_is_cancelled_and_leaves_nothing_behind(cluster: Cluster) -> None:
+    body = {**ASK, "stream": True, "max_tokens": 1500, "min_tokens": 1500}
     with cluster.http() as http:
         for _ in range(4):
-            with http.stream(
-                "POST", "/v1/chat/completions", json={**ASK, "stream": True, "max_tokens": 1500}
-            ) as answer:
+            with http.stream("POST", "/v1/chat/completions", json=body) as answer:
                 next(answer.iter_bytes())
-    in_time(lambda: set(replicas(cluster).values()) == {0}, 20)
+    cancelled = 'sequences_finished_total reason="cancelled"'
+    in_time(lambda: sum(counted(cluster, cancelled).values()) == 4, 20)
+    assert set(counted(cluster, "sequences_running").values()) == {0}
 
 
 class Load:
@@ -230,11 +225,11 @@ class Load:
 
 
 def test_an_update_replaces_all_replicas_and_loses_no_request(cluster: Cluster) -> None:
-    before = set(replicas(cluster))
+    before = replicas(cluster)
     with Load(cluster) as load:
         in_time(lambda: load.num_right > 5)
         cluster.again(step_s=1.5 * STEP_S)
-        in_time(lambda: not before & set(replicas(cluster)))
+        in_time(lambda: not before & replicas(cluster))
     assert load.failures == [] and load.num_right > 20
     assert len(replicas(cluster)) == 2
 
@@ -283,7 +278,7 @@ def test_limits_of_keys_are_shared_out_and_what_cannot_be_is_refused() -> None:
         divided(settings(keys=(key,)), 6)
 
 
-def test_two_ports_of_one_proxy_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+def test_two_ports_of_one_proxy_are_refused(cluster: Cluster) -> None:
     with pytest.raises(RequestError, match="port"):
         cluster.again(port=cluster.port + 1)
 
@@ -293,12 +288,12 @@ def broken() -> Runtime:
 
 
 def test_a_model_that_cannot_be_made_is_named(cluster: Cluster) -> None:
-    """Last: nothing is served after it."""
+    """The last one on the cluster: its deployment has failed then."""
     with pytest.raises(EngineError, match="no such model here"):
         cluster.again(broken)
 
 
-@pytest.mark.skipif(os.environ.get("SAFEGEN_FULL") != "1", reason="full size only: two models of the default size")
+@pytest.mark.full
 def test_the_command_serves_on_two_replicas_and_ends_on_sigterm() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SAFEGEN_MODEL"}
     popen = subprocess.Popen(

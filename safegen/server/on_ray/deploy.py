@@ -166,8 +166,7 @@ def wait_for_signal() -> None:
 
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, end)
-    while not ended.wait(1.0):
-        pass
+    ended.wait()
 
 
 def _start_proxy(serve: Any, options: RayOptions) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from safegen.engine.threads import set_num_threads
 from safegen.llm import LLM
 from safegen.runtime import Runtime
 from safegen.server.app import create_app
@@ -22,12 +23,12 @@ MakeModel = Callable[[], LLM | Runtime]
 @dataclass(frozen=True, slots=True)
 class ReplicaRecipe:
     """All that a replica is made of; it crosses to its process pickled. cpus: that Ray sets aside for it, whose whole
-    number is its threads; 0 leaves them as they are. batches_at: where the replica that keeps files and batches is
+    number is its threads, one at least. batches_at: where the replica that keeps files and batches is
     reached; None for that one itself, and where there is none."""
 
     make_model: MakeModel
     settings: ServerSettings
-    cpus: float = 0.0
+    cpus: float
     batches_at: str | None = None
 
 
@@ -36,10 +37,7 @@ class Replica:
     the application raises; the deployment then fails with it."""
 
     def __init__(self, recipe: ReplicaRecipe) -> None:
-        if recipe.cpus:
-            from safegen.engine.threads import set_num_threads
-
-            set_num_threads(max(1, math.floor(recipe.cpus)))
+        set_num_threads(max(1, math.floor(recipe.cpus)))
         self._model = recipe.make_model()
         self._runtime = self._model if isinstance(self._model, Runtime) else self._model._runtime
         settings = recipe.settings

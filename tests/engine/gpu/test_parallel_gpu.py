@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from safegen.engine.gpu.runner import GpuRunner
 from safegen.engine.parallel.gpu import ParallelGpuRunner
 from safegen.engine.parallel.group import Group
 from safegen.engine.runner import ModelRunner
@@ -92,6 +93,22 @@ def test_a_rank_that_is_gone_is_an_error_and_close_leaves_none(folder: Path) -> 
         assert any(isinstance(getattr(event, "error", None), EngineError) for event in ended)
     with pytest.raises(EngineError, match="ended"):
         runner.copy_block(0, 1)
+
+
+def test_a_launch_that_fails_here_ends_the_others_which_are_out_of_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any) -> None:
+        raise RuntimeError("no room for a graph")
+
+    with spread(folder) as runner:
+        core = core_over(runner)
+        drive(core, [request("a", [1, 2], max_tokens=3, stop_ids=())])
+        with monkeypatch.context() as patched:
+            patched.setattr(GpuRunner, "_upload", fails)
+            drive(core, [request("b", [1, 2], max_tokens=3, stop_ids=())])
+        with pytest.raises(EngineError, match="tensor parallel"):
+            runner.copy_block(0, 1)
 
 
 def test_a_gpu_that_is_not_there_is_said_before_any_process_starts(folder: Path) -> None:
