@@ -32,7 +32,8 @@ _SETTINGS = ("deadline_s", "max_retries", "on_block", "audit")
 
 
 class Guards:
-    """guards: Guard objects, functions of a GuardView, or objects with `check(view)`. deadline_s: seconds that all
+    """guards: Guard objects, functions of a GuardView, objects with `check(view)`, or sets of such, which bring their
+    settings along where this set does not say them (of several the last, as in `plus`). deadline_s: seconds that all
     guards together may take for one text, 5 by default. max_retries: how often an answer is asked for again for guards
     with on_fail="retry", 2 by default; after that it is blocked. on_block: Refusal gives a blocked request a Refusal
     as its value. audit: a JSONL file, or a function of the records of a request. audit_key: secret of the digests in
@@ -51,7 +52,16 @@ class Guards:
         audit: str | os.PathLike[str] | Sink | None = None,
         audit_key: bytes | None = None,
     ) -> None:
-        self.guards = tuple(as_guard(each) for each in _listed(guards))
+        listed = _listed(guards)
+        for nested in reversed([each for each in listed if isinstance(each, Guards)]):
+            deadline_s = nested._said_deadline_s if deadline_s is None else deadline_s
+            max_retries = nested._said_max_retries if max_retries is None else max_retries
+            on_block = on_block or nested.on_block
+            audit = _both(audit, nested.audit)
+            audit_key = audit_key or nested.digests.key
+        self.guards = tuple(
+            as_guard(each) for given in listed for each in (given.guards if isinstance(given, Guards) else (given,))
+        )
         self._said_deadline_s, self._said_max_retries = deadline_s, max_retries
         deadline_s = _DEADLINE_S if deadline_s is None else deadline_s
         max_retries = _MAX_RETRIES if max_retries is None else max_retries
@@ -174,7 +184,7 @@ def as_guard(given: Any) -> Guard:
 def _listed(guards: Any) -> list[Any]:
     if isinstance(guards, str | Mapping) or not isinstance(guards, Iterable):
         raise _bad("guards", guards, "a list of guards")
-    return [each for given in guards for each in (given.guards if isinstance(given, Guards) else (given,))]
+    return list(guards)
 
 
 def _entries(guards: Sequence[Guard]) -> tuple[Entry, ...]:

@@ -221,6 +221,18 @@ def test_what_a_call_does_not_say_stays_as_the_model_has_it() -> None:
     assert Guards([Ssn()]).plus(both).deadline_s == 0.5
 
 
+def test_a_set_within_a_list_keeps_its_settings() -> None:
+    seen = list[Any]()
+    own = Guards([Ssn()], deadline_s=0.5, max_retries=0, on_block=Refusal, audit=seen.append, audit_key=b"k" * 16)
+    for taken in (Guards([own, Word()]), as_guards([Word(), own]), Guards([Guards([own]), Guards([Word()])])):
+        assert set(taken.names) == {"ssn", "word"}
+        assert (taken.deadline_s, taken.max_retries, taken.on_block) == (0.5, 0, Refusal)
+        assert (taken.audit, taken.digests) == (own.audit, own.digests)
+    assert Guards([own, Guards([Word()], max_retries=7)]).max_retries == 7
+    outer = Guards([own], deadline_s=9, audit_key=b"another key, 16+")
+    assert (outer.deadline_s, outer.max_retries, outer.digests.key) == (9, 0, b"another key, 16+")
+
+
 def test_a_call_with_a_record_of_its_own_does_not_silence_the_models() -> None:
     own, added = list[Any](), list[Any]()
     guards = Guards([Ssn()], audit=own.append)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import random
 import sys
@@ -175,11 +176,21 @@ class Load:
             self.counts[kind.__name__] += 1
 
 
+@pytest.fixture
+def no_kept_logs() -> Iterator[None]:
+    """pytest keeps every record that a test logs: a kilobyte for each request that is garbage."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(before)
+
+
 def num_open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.timeout(2400)
+@pytest.mark.usefixtures("no_kept_logs")
 def test_under_long_mixed_load_answers_stay_and_nothing_is_kept(full: bool) -> None:
     plan = FULL if full else SHORT
     backend = FakeBackend(len(TOKEN_BYTES), MAX_CONTEXT)
