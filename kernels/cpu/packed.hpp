@@ -92,16 +92,19 @@ PackedWeight quantize_weight(Kind, const std::uint8_t* raw, std::int64_t out, st
 // One row as floats, the values that the products use: out[0 .. in).
 void dequantize_packed(const PackedWeight&, std::int64_t row, float* out);
 
-// Rows of activations, quantized; in tiles of 16 rows, then 8, then what is left, a tile [groups][rows][32] from element
-// 32 * groups * first row on, so that a kernel finds all of a tile at constant distances.
+// Rows of activations, quantized; each kChunkRows in tiles, a tile [groups][rows][32] from element 32 * groups * first
+// row on, so that a kernel finds all of a tile at constant distances.
 struct Activations {
     std::int64_t rows = 0, groups = 0;
     std::int8_t* q = nullptr;
     float* scale = nullptr;         // [groups][rows][2] of a tile: x_scale and x_scale * sum(q)
     std::int32_t* sum = nullptr;    // [groups][rows][2]: of each 16
 };
+inline constexpr std::int64_t kChunkRows = 64, kMaxTile = 20;
+// Rows of the next tile of a chunk that has so many left: each tile unpacks the weights for itself, so there are few.
 static inline std::int64_t tile_of(std::int64_t rows_left) {
-    return rows_left >= 16 ? 16 : rows_left >= 8 ? 8 : rows_left;
+    if (rows_left <= kMaxTile) return rows_left;
+    return rows_left > 32 && rows_left <= 2 * kMaxTile ? kMaxTile : 16;
 }
 
 // Memory for Activations.

@@ -2,6 +2,8 @@
 // included after vec.hpp and the integer lanes of a vec_<isa>.hpp.
 #pragma once
 
+#include <utility>
+
 #include "kernels/cpu/packed.hpp"
 #include "kernels/cpu/vec.hpp"
 
@@ -151,11 +153,11 @@ template <Packing packing, int R> void packed_tile(const PackedArgs& a, const Ac
     }
 }
 
-// R falls from 8 to the size of the tile.
-template <Packing packing, int R>
-inline void small_tile(const PackedArgs& a, const Activations& x, int64_t rows, int64_t first, int64_t block) {
-    if (rows == R) return packed_tile<packing, R>(a, x, first, block);
-    if constexpr (R > 1) small_tile<packing, R - 1>(a, x, rows, first, block);
+using TileFunction = void (*)(const PackedArgs&, const Activations&, int64_t first, int64_t block);
+
+template <Packing packing, int... R> TileFunction tile_function(int64_t rows, std::integer_sequence<int, R...>) {
+    static constexpr TileFunction functions[] = {packed_tile<packing, R + 1>...};
+    return functions[rows - 1];
 }
 
 // Weights come from memory once: all rows pass over as many blocks as a near cache holds before the next ones do.
@@ -168,13 +170,13 @@ void packed_blocks(const PackedArgs& a, const Activations& x, int64_t r0, int64_
         const int64_t end = b + near < b1 ? b + near : b1;
         for (int64_t row = r0, tile; row < r1; row += tile) {
             tile = safegen::cpu::tile_of(r1 - row);
-            for (int64_t block = b; block < end; ++block)
-                tile == 16 ? packed_tile<packing, 16>(a, x, row, block) : small_tile<packing, 8>(a, x, tile, row, block);
+            const TileFunction run = tile_function<packing>(tile, std::make_integer_sequence<int, safegen::cpu::kMaxTile>());
+            for (int64_t block = b; block < end; ++block) run(a, x, row, block);
         }
     }
 }
 
-// Rows [r0, r1), which are whole tiles of x; blocks [b0, b1).
+// Rows [r0, r1), within one chunk of x, whose last row or the chunk's r1 is; blocks [b0, b1).
 void packed_linear(const PackedArgs& a, const Activations& x, int64_t r0, int64_t r1, int64_t b0, int64_t b1) {
     switch (a.packing) {
         case Packing::nibble: return packed_blocks<Packing::nibble>(a, x, r0, r1, b0, b1);

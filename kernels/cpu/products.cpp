@@ -12,10 +12,12 @@ float* thread_scratch(Scratch slot, int64_t floats) {
 }
 
 Tile tile_at(int64_t rows, int64_t row) {
-    int64_t first = row / 16 * 16, size = tile_of(rows - first);
+    int64_t first = row / kChunkRows * kChunkRows;
+    const int64_t end = std::min(rows, first + kChunkRows);
+    int64_t size = tile_of(end - first);
     while (row >= first + size) {
         first += size;
-        size = tile_of(rows - first);
+        size = tile_of(end - first);
     }
     return {first, size};
 }
@@ -28,8 +30,8 @@ void quantize_columns(const float* x, int64_t n, int64_t column, const Activatio
 // A thread streams through one long piece: each further one begins with a wait for memory, and at a few rows that is what
 // a product consists of. A tenth is left for whoever is first to end.
 Cut::Cut(int64_t rows, int64_t units, int threads, int64_t align) : rows_(rows), chunk_(rows), chunks_(1) {
-    if (rows > 64) {
-        chunk_ = 64;
+    if (rows > kChunkRows) {
+        chunk_ = kChunkRows;
         chunks_ = (rows + chunk_ - 1) / chunk_;
     }
     bounds_.push_back(0);

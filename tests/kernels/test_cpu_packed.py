@@ -44,6 +44,17 @@ def test_packed_products_equal_the_twin(name: str, kind: str, out_features: int,
             assert torch.equal(OPS.linear(x, prepared, bias), plain + bias)
 
 
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("kind", ["q4_1", "q5_0", "q6_k", "q8_0"])
+def test_a_rows_bits_are_the_same_whichever_tile_it_is_in(name: str, kind: str) -> None:
+    weight = OPS.prepare(make_weight(kind, 20, 256)[0])
+    x = randn(150, 256)
+    with isa(name):
+        alone = torch.cat([OPS.linear(row[None], weight) for row in x])
+        for rows in (*range(2, 70), 84, 100, 105, 128, 150):
+            assert torch.equal(OPS.linear(x[:rows], weight), alone[:rows])
+
+
 def test_other_block_types_keep_32_features_a_group_whatever_the_length() -> None:
     """Lengths that are no multiple of 256 exist for the types of 32 weights alone."""
     for kind in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"):
