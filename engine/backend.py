@@ -108,6 +108,16 @@ class Backend(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsMaxima(Protocol):
+    """A backend that has looked at its logits already, while they were in a near cache."""
+
+    def maxima_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """logits: the array that `forward` gave last; None for any other. The highest of each 64 logits, [sampled rows,
+        >= ceil(vocab_size / 64)], all NaN around one that is; of a row that was not needed anything."""
+        ...
+
+
 class DrawnRow(NamedTuple):
     """One row of a step and what its token is drawn by. seed, sample, position, attempt: the counter of its random
     number (engine/rng.py; sample is the index of the request's sequence). mask_row: of the step's words, None where

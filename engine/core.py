@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from safegen.engine import ahead, commit, rng
-from safegen.engine.backend import Backend, DeviceBackend
+from safegen.engine.backend import Backend, DeviceBackend, KnowsMaxima
 from safegen.engine.block_pool import BlockPool
 from safegen.engine.config import EngineConfig
 from safegen.engine.device_steps import DeviceSteps
@@ -73,6 +73,7 @@ class EngineCore:
         self._token_bytes = token_bytes
         self._longest_token = max(len(text or b"") for text in token_bytes)
         self._clock = clock
+        self._maxima_of = backend.maxima_of if isinstance(backend, KnowsMaxima) else _no_maxima
         self._ahead = ahead.Lookahead(backend)
         self._speculator.bind(len(token_bytes), self._reserve_draft, config.block_size)
         self._masks = MaskRows.allocate(num_rows, len(token_bytes))
@@ -375,7 +376,7 @@ class EngineCore:
                 masks.failed[sequence] = fault
 
     def _finish(self, plan: StepPlan, logits: NDArray[np.float32], masks: StepMasks) -> StepOutcome:
-        return finish(plan, logits, masks)
+        return finish(plan, logits, masks, self._maxima_of(logits))
 
     # --- commit ---------------------------------------------------------------------------------------------------
 
@@ -506,3 +507,7 @@ class EngineCore:
         self._speculator.release(sequence)
         self._emit(sequence, sequence.num_output_tokens)
         self._events += self._ledger.close(sequence, reason, ending=ending, error=error)
+
+
+def _no_maxima(logits: NDArray[np.float32]) -> None:
+    return None

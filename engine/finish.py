@@ -27,9 +27,11 @@ from safegen.errors import EngineError
 from safegen.kernels.sampling import Draw, DrawFault, SampleSettings, draw_tokens
 
 
-def finish(plan: StepPlan, logits: NDArray[np.float32], masks: StepMasks) -> StepOutcome:
+def finish(
+    plan: StepPlan, logits: NDArray[np.float32], masks: StepMasks, maxima: NDArray[np.float32] | None = None
+) -> StepOutcome:
     """Draw the tokens after the last committed one of each sequence that has come so far. logits: [sampled rows, >=
-    vocabulary of the masks]."""
+    vocabulary of the masks]. maxima: of KnowsMaxima."""
     outcomes: list[SpanOutcome] = []
     draws: list[Draw] = []
     drawn_together: list[tuple[int, int, int]] = []  # places of outcomes, and of their first draws and rows
@@ -52,7 +54,7 @@ def finish(plan: StepPlan, logits: NDArray[np.float32], masks: StepMasks) -> Ste
                 error = row_error(exc, sequence)
         outcomes.append(SpanOutcome(span, tokens, error))
     if draws:
-        ids, faults = draw_tokens(logits, masks.rows.vocab_size, masks.rows.words, draws)
+        ids, faults = draw_tokens(logits, masks.rows.vocab_size, masks.rows.words, draws, maxima)
         for place, first, row in drawn_together:
             span = outcomes[place].span
             outcome = None if first in faults else _lone_outcome(span, ids[first])

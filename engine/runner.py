@@ -68,6 +68,10 @@ class ModelRunner:
             return self._model.forward_batch(batch, self._cache, masks)
         return self._compute(self._model, batch, masks)
 
+    def maxima_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """As KnowsMaxima has it."""
+        return self._model.maxima_of(logits) if isinstance(self._model, NativeDecoder) else None
+
     def early_exit(self, num_layers: int) -> Callable[[ForwardBatch, RowMasks | None], NDArray[np.float32]]:
         """A forward that stops after the first num_layers and writes into their cache alone (models/early_exit.py).
         Raises ValueError for a number of layers that the model has not."""

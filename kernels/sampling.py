@@ -47,13 +47,18 @@ class DrawFault(NamedTuple):
 
 
 def draw_tokens(
-    logits: NDArray[np.float32], vocab_size: int, words: NDArray[np.int32] | None, draws: list[Draw]
+    logits: NDArray[np.float32],
+    vocab_size: int,
+    words: NDArray[np.int32] | None,
+    draws: list[Draw],
+    maxima: NDArray[np.float32] | None = None,
 ) -> tuple[list[int], dict[int, DrawFault]]:
     """One token id a draw; and by their place in `draws` those that failed, whose id means nothing.
 
     logits: [rows, >= vocab_size] float32; those of illegal ids do not count and may be anything, as may all of a row in
     which one id is legal. words: [mask rows, ceil(vocab_size / 32)] int32, bits packed as in
-    `grammars.constraint.MaskRows`. Raises ValueError for arrays and rows that do not fit.
+    `grammars.constraint.MaskRows`. maxima: [rows, >= ceil(vocab_size / 64)], the highest of each 64 logits if that is
+    known, NaN where one of them is none. Raises ValueError for arrays and rows that do not fit.
     """
-    ids, faults = cpu_sample(logits, vocab_size, words, draws)
+    ids, faults = cpu_sample(logits, vocab_size, words, draws, maxima)
     return ids, {place: DrawFault(FAULT_KINDS[kind], score) for place, kind, score in faults}

@@ -371,6 +371,7 @@ class CpuDecoder:
         masks: Any | None,
         restricted: Any | None,
         logits: Any,
+        maxima: Any | None,
         num_layers: int = 0,
     ) -> None: ...
     def forward_ahead(
@@ -400,10 +401,12 @@ def cpu_sample(
     vocab_size: int,
     words: NDArray[np.int32] | None,
     draws: Sequence[tuple[tuple[float, int, float, float], int, int | None, float]],
+    maxima: NDArray[np.float32] | None = None,
 ) -> tuple[list[int], list[tuple[int, int, float]]]:
     """logits: [rows, >= vocab_size]. words: [mask rows, ceil(vocab_size / 32)]. draws, a list: ((temperature, top_k,
-    top_p, min_p), row, mask row, uniform). Returns an id a draw, and (place, fault, score) of the draws that failed,
-    whose id means nothing; fault: 1 the mask is empty, 2 every legal logit is -inf, 3 NaN or infinite."""
+    top_p, min_p), row, mask row, uniform). maxima: [rows, blocks of 64 ids]. Returns an id a draw, and (place, fault,
+    score) of the draws that failed, whose id means nothing; fault: 1 the mask is empty, 2 every legal logit is -inf, 3
+    NaN or infinite."""
 
 def cpu_uniform(seed: int, index: int, position: int, attempt: int) -> float:
     """The number in [0, 1) of these unsigned 64-bit words."""

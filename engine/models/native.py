@@ -71,6 +71,10 @@ class NativeDecoder:
             None if masks is None else (masks.words, masks.restricted),
         )
 
+    def maxima_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """As `engine.backend.KnowsMaxima` has it."""
+        return self._native.maxima_of(logits)
+
     def forward_ahead(
         self, batch: ForwardBatch, cache: Sequence[KvLayer], draws: AheadDraws
     ) -> tuple[list[list[int]], Tensor]:

@@ -88,7 +88,8 @@ class PyDecoder {
 
     void forward(const In& ids, const In& position, const In& slot, const In& query_start, const In& context_len,
                  const In& block_table, const In& sampled, const std::vector<std::pair<In, In>>& ropes,
-                 const std::optional<In>& masks, const std::optional<In>& restricted, const Out& logits, int64_t num_layers) {
+                 const std::optional<In>& masks, const std::optional<In>& restricted, const Out& logits,
+                 const std::optional<Out>& maxima, int64_t num_layers) {
         if (decoder_.cache.empty()) fail("cache", "was never set");
         const int64_t tokens = dim(ids, 0), sequences = dim(context_len, 0), rows = dim(sampled, 0);
         const int64_t vocabulary = decoder_.head.weight->out, words = (vocabulary + 31) / 32;
@@ -109,6 +110,7 @@ class PyDecoder {
         if (num_layers < 0 || num_layers > static_cast<int64_t>(decoder_.layers.size()))
             fail("num_layers", "must be from 1 to the model's layers, or 0 for all");
         step.logits = checked<float>(logits, "logits", {rows, vocabulary});
+        if (maxima) step.maxima = checked<float>(*maxima, "maxima", {rows, cpu::blocks_of(vocabulary)});
         step.mask_words = masks ? dim(*masks, 1) : 0;
         if (masks.has_value() != restricted.has_value()) fail("masks", "words and restricted come together");
         if (masks) {
@@ -218,7 +220,8 @@ void bind_decoder(nb::module_& m) {
         .def("set_cache", &PyDecoder::set_cache, nb::arg("caches"))
         .def("forward", &PyDecoder::forward, nb::arg("ids"), nb::arg("position"), nb::arg("slot"), nb::arg("query_start"),
              nb::arg("context_len"), nb::arg("block_table"), nb::arg("sampled_rows"), nb::arg("ropes"),
-             nb::arg("masks").none(), nb::arg("restricted").none(), nb::arg("logits"), nb::arg("num_layers") = 0)
+             nb::arg("masks").none(), nb::arg("restricted").none(), nb::arg("logits"), nb::arg("maxima").none(),
+             nb::arg("num_layers") = 0)
         .def("forward_ahead", &PyDecoder::forward_ahead, nb::arg("ids"), nb::arg("position"), nb::arg("block_table"),
              nb::arg("ropes"), nb::arg("vocab_size"), nb::arg("settings"), nb::arg("uniforms"), nb::arg("stop_ids"),
              nb::arg("logits"));

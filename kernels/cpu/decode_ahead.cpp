@@ -12,6 +12,7 @@ std::vector<Draw> draws_of(const Ahead& ahead, const Step& step, int64_t stride,
     for (int64_t row = 0; row < step.tokens; ++row) {
         draws[row].settings = ahead.settings[row];
         draws[row].row = step.logits + row * stride;
+        draws[row].maxima = step.maxima + row * blocks_of(stride);
         draws[row].uniform = ahead.uniforms[number * step.tokens + row];
     }
     return draws;
@@ -31,6 +32,8 @@ std::vector<std::vector<int64_t>> decode_ahead(Decoder& decoder, Step step, cons
     step.ids = ids.data();
     step.position = position.data();
     step.slot = slot.data();
+    std::vector<float> maxima(rows * blocks_of(decoder.head.weight->out));
+    step.maxima = maxima.data();
     std::vector<std::vector<int64_t>> drawn;
     for (int64_t number = 0;; ++number) {
         for (int64_t row = 0; row < rows; ++row) {

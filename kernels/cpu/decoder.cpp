@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/cpu/ops.hpp"
+#include "kernels/cpu/sampling.hpp"
 
 namespace safegen::cpu {
 
@@ -322,6 +323,12 @@ Input Decoder::gated(ThreadPool::Session& session, const DecoderLayer& layer, co
 
 // --- head -----------------------------------------------------------------------------------------------------------
 
+// Of logits that begin a block; all NaN where one of them is.
+static void note_maxima(const float* y, int64_t n, float* maxima) {
+    if (maxima && !sample_loops().block_maxima(y, n, maxima))
+        std::fill(maxima, maxima + blocks_of(n), std::numeric_limits<float>::quiet_NaN());
+}
+
 void Decoder::logits(ThreadPool::Session& session, const Step& step, const Rows& rows) {
     const WeightData& w = *head.weight;
     const int64_t vocabulary = w.out;
@@ -332,6 +339,9 @@ void Decoder::logits(ThreadPool::Session& session, const Step& step, const Rows&
     }
     const auto capped = [&](float* x, int64_t n) {
         if (logit_softcap > 0.0f) kernels().softcap(x, n, logit_softcap, x);
+    };
+    const auto maxima_of = [&](int64_t r, int64_t first) {
+        return step.maxima ? step.maxima + r * blocks_of(vocabulary) + first / kSampleBlock : nullptr;
     };
     const auto normed_row = [&](int64_t r, float* out) {  // as the head's inputs lie
         float* row = w.is_in_order() ? out : thread_scratch(Scratch::gate, hidden);
@@ -348,12 +358,18 @@ void Decoder::logits(ThreadPool::Session& session, const Step& step, const Rows&
             if (w.packed) quantize_columns(row, hidden, 0, input.quantized, i);
         }
     });
-    if (count) products(session, {{head.weight, head.bias, step.logits, false, dense.data()}}, input);
-    if (logit_softcap > 0.0f)
-        over_rows(session, count, vocabulary, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i)
-                capped(step.logits + dense[static_cast<std::size_t>(i)] * vocabulary, vocabulary);
-        });
+    // What is done with logits is done by the thread that has just written them, in pieces of whole blocks of maxima.
+    const Cut cut(count, w.units(), session.threads(), kSampleBlock / kBlockOuts);
+    if (count) session.run(cut.size(), [&](int64_t i) {
+        const Cut::Piece piece = cut.piece(i);
+        product_piece({head.weight, head.bias, step.logits, false, dense.data()}, input, piece, vocabulary, 0);
+        const int64_t first = piece.unit0 * kBlockOuts, n = std::min(vocabulary, piece.unit1 * kBlockOuts) - first;
+        for (int64_t row = piece.row0; row < piece.row1; ++row) {
+            float* y = step.logits + dense[static_cast<std::size_t>(row)] * vocabulary + first;
+            capped(y, n);
+            note_maxima(y, n, maxima_of(dense[static_cast<std::size_t>(row)], first));
+        }
+    });
     session.run(static_cast<int64_t>(sparse.size()), [&](int64_t i) {
         const int64_t r = sparse[static_cast<std::size_t>(i)];
         float* y = step.logits + r * vocabulary;
@@ -371,6 +387,7 @@ void Decoder::logits(ThreadPool::Session& session, const Step& step, const Rows&
             const int64_t first = unit * kBlockOuts;
             capped(y + first, std::min(kBlockOuts, vocabulary - first));
         }
+        note_maxima(y, vocabulary, maxima_of(r, 0));
     });
 }
 

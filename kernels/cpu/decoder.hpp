@@ -60,6 +60,7 @@ struct Step {
     // [num_sampled, vocabulary]. A restricted row has -inf where an id was not wanted and not computed; one whose mask
     // leaves a single id is not written to.
     float* logits;
+    float* maxima;  // [num_sampled, blocks_of(vocabulary)], see block_maxima of SampleLoops; null where nobody asks
 };
 
 class Decoder {

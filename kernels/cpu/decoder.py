@@ -63,13 +63,14 @@ class LayerSpec:
 
 
 _MOST_SPARE_ROWS = 64  # of logits that are kept for the next step
+_MAXIMUM_OF = 64  # logits: kSampleBlock of sampling.hpp
 
 
-class _LogitRows:
-    """Memory for logits: that of the step before, whose pages are there already, if nobody holds it any more."""
+class _Rows:
+    """Memory for rows: that of the step before, whose pages are there already, if nobody holds it any more."""
 
-    def __init__(self, vocab_size: int) -> None:
-        self._rows = np.empty((0, vocab_size), dtype=np.float32)
+    def __init__(self, width: int) -> None:
+        self._rows = np.empty((0, width), dtype=np.float32)
         self._num_own = self._num_references()
 
     def take(self, count: int) -> NDArray[np.float32]:
@@ -101,7 +102,9 @@ class CpuDecoder:
         logit_softcap: float | None = None,
     ) -> None:
         self._cache: Sequence[KvLayer] | None = None
-        self._logits = _LogitRows(head.weight.shape[0])
+        self._logits = _Rows(head.weight.shape[0])
+        self._maxima = _Rows(-(-head.weight.shape[0] // _MAXIMUM_OF))
+        self._latest: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
         self._native = _native.CpuDecoder(
             _handle(embedding), *_linear(head), *_norm(norm), num_heads, num_kv_heads, head_dim, embedding_scale,
             logit_softcap or 0.0,
@@ -184,10 +187,16 @@ class CpuDecoder:
         num_layers: int | None,
     ) -> NDArray[np.float32]:
         self._use(cache)
-        logits = self._logits.take(num_rows)
+        self._latest = None
+        logits, maxima = self._logits.take(num_rows), self._maxima.take(num_rows)
         tables = [(_array(cos, "cos"), _array(sin, "sin")) for cos, sin in ropes]
-        self._native.forward(*arrays, tables, *masks, logits, num_layers or 0)
+        self._native.forward(*arrays, tables, *masks, logits, maxima, num_layers or 0)
+        self._latest = logits, maxima
         return logits
+
+    def maxima_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """[rows, ceil(vocabulary / 64)], for `draw_tokens`, if these are the logits that `forward_arrays` gave last."""
+        return self._latest[1] if self._latest is not None and self._latest[0] is logits else None
 
     def forward_ahead(
         self,
@@ -209,6 +218,7 @@ class CpuDecoder:
         the ids drawn, [steps done - 1][rows], and the last step's fp32 logits [rows, vocabulary].
         """
         self._use(cache)
+        self._latest = None
         logits = self._logits.take(len(ids))
         drawn = self._native.forward_ahead(
             _array(ids.to(torch.int64), "ids"),

@@ -22,17 +22,6 @@ constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 constexpr int64_t kSparseShare = 16;       // masks with fewer than 1 / kSparseShare of the ids legal are gathered
 constexpr int64_t kRowsWorthThreads = 32;  // greedy rows below which waking a thread takes longer than the work
 
-const SampleLoops& loops() {
-#if defined(__x86_64__)
-    const char* isa = kernels().name;
-    if (!std::strcmp(isa, "avx512")) return avx512_sample_loops();
-    if (!std::strcmp(isa, "avx2")) return avx2_sample_loops();
-#endif
-    return scalar_sample_loops();
-}
-
-int64_t blocks_of(int64_t n) { return (n + kSampleBlock - 1) / kSampleBlock; }
-
 // The ids that take part in a draw, ascending, and their scores; a null `ids` stands for 0 .. count - 1. The buffers are
 // a thread's own and grow to the vocabulary once.
 struct Candidates {
@@ -50,7 +39,7 @@ struct Head {
 };
 
 struct Buffers {
-    std::vector<float> scores, kept_scores, maxima, ranked;
+    std::vector<float> scores, kept_scores, maxima, maxima_of_maxima, ranked;
     std::vector<std::int32_t> ids, kept_ids;
     std::vector<double> weights, sums, band, band_sums;
     Head head;
@@ -237,14 +226,23 @@ int64_t draw_by_weight(const SampleLoops& loop, const Candidates& all, float bes
     return kept.id(inverse_of_head(draw.uniform, own.head));
 }
 
+// The maxima of a whole row's blocks; false if a score is NaN.
+bool row_maxima(const SampleLoops& loop, const Draw& draw, int64_t vocab, Buffers& own) {
+    const int64_t known = draw.maxima ? vocab / kSampleBlock : 0, first = known * kSampleBlock;
+    own.maxima.resize(blocks_of(vocab));
+    std::copy(draw.maxima, draw.maxima + known, own.maxima.begin());
+    own.maxima_of_maxima.resize(blocks_of(known));
+    return loop.block_maxima(draw.maxima, known, own.maxima_of_maxima.data()) &&
+           loop.block_maxima(draw.row + first, vocab - first, own.maxima.data() + known);
+}
+
 // A greedy row whose favourite of all ids is legal, as it mostly is, needs no look at the others' bits.
 bool draw_favourite(const SampleLoops& loop, Draw& draw, int64_t vocab, Buffers& own) {
-    own.maxima.resize(blocks_of(vocab));
-    if (!loop.block_maxima(draw.row, vocab, own.maxima.data())) return false;
+    if (!row_maxima(loop, draw, vocab, own)) return false;
     const float best = *std::max_element(own.maxima.begin(), own.maxima.end());
     if (!std::isfinite(best)) return false;
     draw.id = place_of(best, {nullptr, draw.row, vocab}, own.maxima);
-    return (draw.mask[draw.id / 32] >> (draw.id % 32)) & 1u;
+    return !draw.mask || ((draw.mask[draw.id / 32] >> (draw.id % 32)) & 1u);
 }
 
 void sample_one(const SampleLoops& loop, Draw& draw, int64_t vocab, Buffers& own) {
@@ -266,6 +264,8 @@ void sample_one(const SampleLoops& loop, Draw& draw, int64_t vocab, Buffers& own
             loop.blend(draw.row, draw.mask, vocab, own.scores.data());
             all.scores = own.scores.data();
         }
+    } else if (draw.settings.temperature == 0.0 && draw_favourite(loop, draw, vocab, own)) {
+        return;
     }
     own.maxima.resize(blocks_of(all.count));
     const bool is_number = loop.block_maxima(all.scores, all.count, own.maxima.data());
@@ -280,6 +280,15 @@ void sample_one(const SampleLoops& loop, Draw& draw, int64_t vocab, Buffers& own
 }
 
 }  // namespace
+
+const SampleLoops& sample_loops() {
+#if defined(__x86_64__)
+    const char* isa = kernels().name;
+    if (!std::strcmp(isa, "avx512")) return avx512_sample_loops();
+    if (!std::strcmp(isa, "avx2")) return avx2_sample_loops();
+#endif
+    return scalar_sample_loops();
+}
 
 // Philox4x64-10 with the key (seed, 0) and the counter (position, index, attempt, 0); 53 bits of its first word.
 double philox_uniform(std::uint64_t seed, std::uint64_t index, std::uint64_t position, std::uint64_t attempt) {
@@ -299,7 +308,7 @@ double philox_uniform(std::uint64_t seed, std::uint64_t index, std::uint64_t pos
 }
 
 void sample(std::vector<Draw>& draws, int64_t vocab) {
-    const SampleLoops& loop = loops();
+    const SampleLoops& loop = sample_loops();
     const auto one = [&](int64_t i) {
         static thread_local Buffers buffers;
         sample_one(loop, draws[i], vocab, buffers);

@@ -21,11 +21,13 @@ namespace safegen::cpu {
 
 inline constexpr std::int64_t kSampleBlock = 64;  // scores that share a maximum, weights that share a sum
 
+inline constexpr std::int64_t blocks_of(std::int64_t n) { return (n + kSampleBlock - 1) / kSampleBlock; }
+
 struct SampleLoops {
     const char* name;
     // scores[i] = row[i] where bit i of the mask is set, else -infinity. mask: ceil(n / 32) words.
     void (*blend)(const float* row, const std::uint32_t* mask, std::int64_t n, float* scores);
-    // The maximum of each block; false if a score is NaN.
+    // The maximum of each block; false if a score is NaN, of which the maxima may or may not tell.
     bool (*block_maxima)(const float* scores, std::int64_t n, float* maxima);
     // exp((score - best) / temperature), 0 where that is below `least`; sums: of each block.
     void (*weigh)(const float* scores, std::int64_t n, float best, double temperature, double least, double* weights,
@@ -48,11 +50,16 @@ struct SampleSettings {
 
 enum class SampleFault : int { none, empty_mask, all_forbidden, non_finite };
 
-// One token to draw, at a uniform number in [0, 1). mask: null where nothing is forbidden.
+// The loops of the instruction set that the kernels use.
+const SampleLoops& sample_loops();
+
+// One token to draw, at a uniform number in [0, 1). mask: null where nothing is forbidden. maxima: of the row's blocks,
+// those of scores that are no numbers NaN; null where they are not known.
 struct Draw {
     SampleSettings settings;
     const float* row;
     const std::uint32_t* mask;
+    const float* maxima;
     double uniform;
     std::int64_t id;  // the result, where fault is none
     SampleFault fault;

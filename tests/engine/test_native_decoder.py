@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from safegen.engine.backend import AheadDraws, ForwardBatch
+from safegen.engine.backend import AheadDraws, ForwardBatch, RowMasks
 from safegen.engine.models.base import LogitMasks, Model
 from safegen.engine.models.early_exit import EarlyExit
 from safegen.engine.models.layers import Decoder
 from safegen.engine.models.loader import load_model
 from safegen.engine.models.native import NativeDecoder, fused
+from safegen.engine.runner import ModelRunner
 from safegen.kernels.api import AttentionPlan, KvLayer, Quantization
 from safegen.kernels.cpu import CpuOps
 from safegen.kernels.reference import ReferenceOps
@@ -237,6 +238,38 @@ def test_a_step_of_forced_rows_alone_leaves_what_the_next_step_needs(llama: tupl
     run.step([ids[:6]], sampled_rows=range(6))
     run.model = native
     assert torch.equal(run.step([ids[6:]], sampled_rows=range(3))[0], full[6:])
+
+
+@pytest.mark.parametrize("variant", ["llama", "gemma3-logit-softcap"])
+def test_the_maxima_of_logits_are_known_until_the_next_forward(variant: str, tmp_path: Path) -> None:
+    """Of dense rows and of sparse ones, for each 64 ids, whatever the threads that computed them."""
+    write_gguf(tmp_path / "model.gguf", tiny_model(variant), mixed_kinds)
+    runner = ModelRunner(pair(tmp_path / "model.gguf")[1], CpuOps())
+    runner.allocate(2, 16)
+    places = np.arange(9, dtype=np.int32)
+    batch = ForwardBatch(
+        step_id=0,
+        ids=np.array(random_ids(9, 1), dtype=np.int32),
+        position=places,
+        slot=places,
+        query_start=np.array([0, 9], dtype=np.int32),
+        context_len=np.array([9], dtype=np.int32),
+        block_table=np.zeros((1, 1), dtype=np.int32),
+        sampled_rows=places,
+        block_size=16,
+    )
+    words = words_of([[3, VOCAB - 1]] * 4 + [list(range(VOCAB))] * 5).numpy()
+    for masks in (None, RowMasks(words, np.ones(9, dtype=bool))):
+        for count in (1, 2):
+            with threads(count):
+                logits = runner.forward(batch, masks)
+            maxima = runner.maxima_of(logits)
+            assert maxima is not None and len(maxima) == 9
+            for block, start in enumerate(range(0, VOCAB, 64)):
+                assert (maxima[:, block] == logits[:, start : start + 64].max(axis=1)).all()
+            assert runner.maxima_of(logits[:]) is None
+    runner.forward(batch)
+    assert runner.maxima_of(logits) is None
 
 
 def test_other_kernels_keep_the_readable_decoder(tmp_path: Path) -> None:

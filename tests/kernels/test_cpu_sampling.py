@@ -182,6 +182,38 @@ def test_empty_mask_is_a_fault(isa: str) -> None:
     assert faults == {0: DrawFault("empty mask", 0.0)}
 
 
+def maxima_of(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of each 64 scores; NaN where one of them is."""
+    padded = np.pad(logits, ((0, 0), (0, -logits.shape[1] % 64)), constant_values=-np.inf)
+    return np.max(padded.reshape(len(logits), -1, 64), axis=2)
+
+
+@pytest.mark.parametrize("extra", [0, 1, 64, 100])
+@pytest.mark.parametrize("vocab", [1, 63, 64, 70, 129, 1000, 4160])
+def test_known_maxima_change_no_draw(isa: str, vocab: int, extra: int) -> None:
+    """extra: logits past the vocabulary, higher than any, which no draw may take."""
+    rng = np.random.default_rng(vocab)
+    logits = np.stack([np.append(random_row(rng, vocab), np.full(extra, 99.0)) for _ in range(60)]).astype(np.float32)
+    logits[::7, int(rng.integers(vocab))] = [np.nan, np.inf, -np.inf] * 3
+    share = rng.choice([1.0, 0.9, 0.3, 0.03, 0.0], 60)
+    words = masks_of([rng.random(vocab) < each for each in share])
+    draws = [
+        Draw(GREEDY if i % 4 else settings_of(random_params(rng, vocab)), i, i if i % 3 else None, rng.random())
+        for i in range(60)
+    ]
+    plain = draw_tokens(logits, vocab, words, draws)
+    known = draw_tokens(logits, vocab, words, draws, maxima_of(logits))
+    assert known[0] == plain[0]
+    assert repr(known[1]) == repr(plain[1]) and (plain[1] or vocab > 1)
+
+
+def test_maxima_that_do_not_fit_are_refused() -> None:
+    logits, asked = np.zeros((2, 130), np.float32), [Draw(GREEDY, 0, None, 0.0)]
+    for shape in ((1, 3), (2, 2)):
+        with pytest.raises(ValueError, match="maxima"):
+            draw_tokens(logits, 130, None, asked, np.zeros(shape, np.float32))
+
+
 @pytest.mark.parametrize(
     ("logits", "vocab", "words", "asked", "message"),
     [
