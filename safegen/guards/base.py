@@ -188,6 +188,11 @@ class Guard(abc.ABC):
         return None
 
     @property
+    def bans_decoding(self) -> bool:
+        """Whether it can work at the decoding stage: its class has an `automaton`."""
+        return type(self).automaton is not Guard.automaton
+
+    @property
     def hold_bound(self) -> int | None:
         """Characters that a stream may hold back for this guard; None: all of them, to the end."""
         return None if self.max_match is None else 2 * max(0, self.max_match - 1) + self.look_ahead
@@ -252,8 +257,9 @@ def check_common(guard: Any) -> None:
         raise _bad(guard, "name", guard.name, "a text that is not empty")
     if guard.on_fail not in ON_FAIL:
         raise _bad(guard, "on_fail", guard.on_fail, " or ".join(ON_FAIL))
-    if not guard.stages or any(stage not in STAGES for stage in guard.stages):
-        raise _bad(guard, "stages", guard.stages, f"one or more of {', '.join(STAGES)}")
+    known = STAGES if guard.bans_decoding else tuple(stage for stage in STAGES if stage != "decoding")
+    if not guard.stages or any(stage not in known for stage in guard.stages):
+        raise _bad(guard, "stages", guard.stages, f"one or more of {', '.join(known)}")
     seconds = guard.timeout_s
     if seconds is not None and (
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= DAY_S

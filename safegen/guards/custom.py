@@ -88,8 +88,8 @@ class Adapted(Guard):
         }
         if "name" not in common:
             common["name"] = type(inner).__name__
-        super().__init__(**common)
         self.inner = inner
+        super().__init__(**common)
         self.version = str(getattr(inner, "version", "1"))  # type: ignore[misc]
 
     def check(self, view: GuardView) -> Verdict:
@@ -104,9 +104,12 @@ class Adapted(Guard):
             return [Match(edit.start, edit.end, edit.rule, edit.score) for edit in given.edits]
         return given.matches
 
+    @property
+    def bans_decoding(self) -> bool:
+        return callable(getattr(self.inner, "automaton", None))
+
     def automaton(self, scope: str) -> object | None:
-        method = getattr(self.inner, "automaton", None)
-        return None if method is None else method(scope)
+        return self.inner.automaton(scope) if self.bans_decoding else None
 
     @property
     def hold_bound(self) -> int | None:

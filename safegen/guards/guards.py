@@ -90,8 +90,14 @@ class Guards:
         """What decoding is held to; None where that is nothing."""
         from safegen.grammars.bans import Ban, Bans
 
-        found = (guard.automaton("$") for guard in self.guards if "decoding" in guard.stages)
-        return Bans.of(ban for ban in found if isinstance(ban, Ban))
+        found: list[Ban] = []
+        for guard in self.guards:
+            ban = guard.automaton("$") if "decoding" in guard.stages else None
+            if isinstance(ban, Ban):
+                found.append(ban)
+            elif ban is not None:
+                raise _bad("guards", guard, f"guards whose automaton is a Ban or None, not a {type(ban).__name__}")
+        return Bans.of(found)
 
     def plus(self, added: Guards) -> Guards:
         """This set with further guards behind its own. Of the settings, `deadline_s`, `max_retries` and `on_block` are
@@ -109,9 +115,9 @@ class Guards:
     def to_dict(self) -> dict[str, Any]:
         """The set as data, without its key. A guard that is a function stands there by name alone."""
         described: dict[str, Any] = {"guards": [guard.to_dict() for guard in self.guards]}
-        if self.deadline_s != _DEADLINE_S:
+        if self._said_deadline_s is not None:
             described["deadline_s"] = self.deadline_s
-        if self.max_retries != _MAX_RETRIES:
+        if self._said_max_retries is not None:
             described["max_retries"] = self.max_retries
         if self.on_block is not None:
             described["on_block"] = "Refusal"
@@ -223,20 +229,44 @@ def _sink(audit: Any) -> Sink | None:
 
 
 def parsed_config(text: str) -> Any:
-    """What a configuration file says, for `Guards.from_dict`. Raises RequestError."""
+    """What a configuration file says, for `Guards.from_dict`. Raises RequestError, also where a key stands
+    twice in a mapping: one of the two would not count."""
     try:
         import yaml  # type: ignore[import-untyped]
     except ImportError:
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_once_each)
         except ValueError as error:
             raise RequestError("reading YAML needs PyYAML: pip install pyyaml (JSON needs nothing)") from error
     try:
         parsed = yaml.safe_load(text)
+        _check_keys(yaml.compose(text, yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the date 2024-13-45
         raise RequestError(f"it is no YAML: {error}") from error
     _check_size(parsed)
     return parsed
+
+
+def _check_keys(root: Any) -> None:
+    """root: a node of YAML, None for an empty file."""
+    waiting, seen = [root], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(getattr(node, "value", None), list):
+            continue
+        seen.add(id(node))
+        if node.id == "mapping":
+            _once_each([(key.value, None) for key, _ in node.value if key.id == "scalar"])
+        waiting += [inner for _, inner in node.value] if node.id == "mapping" else node.value
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise RequestError(f"the key {key!r:.80} stands twice in one mapping", field=key)
+        made[key] = value
+    return made
 
 
 def _check_size(parsed: Any) -> None:

@@ -67,6 +67,8 @@ class Never(Guard):
         **common: Any,
     ) -> None:
         super().__init__(**common)
+        if self.on_fail == "log":  # nothing is banned: what decoding would have been kept from is looked for afterwards
+            self.stages = tuple(dict.fromkeys("output" if stage == "decoding" else stage for stage in self.stages))
         self.phrases, self.regexes = _texts("phrases", phrases), _texts("regexes", regexes)
         if fold not in FOLDS:
             raise RequestError(f"fold={fold!r} is not one of {', '.join(map(repr, FOLDS))}", field="fold", value=fold)

@@ -8,6 +8,7 @@ the others get a thread each, which is left behind if it does not end: Python ca
 from __future__ import annotations
 
 import math
+import operator
 import threading
 import time
 from collections.abc import Sequence
@@ -83,15 +84,20 @@ def run_guards(entries: Sequence[Entry], view: GuardView, deadline_s: float) -> 
 
 
 def frontier_in_time(entry: Entry, text: str, deadline_s: float) -> int:
-    """What the guard calls certain of a text. Raises what the guard raises, and Late when it is not done in time: a
-    guard that may wait gets a thread here, too."""
+    """What the guard calls certain of a text. Raises what the guard raises, as an Exception, and Late when it is not
+    done in time: a guard that may wait gets a thread here, too."""
     if entry.guard.inline:
-        return entry.guard.frontier(text)
+        try:
+            return operator.index(entry.guard.frontier(text))
+        except BaseException as error:
+            if isinstance(error, Exception) or _is_interrupt(error):
+                raise
+            raise RuntimeError(type(error).__name__) from None
     done: SimpleQueue[int | Exception] = SimpleQueue()
 
     def ask() -> None:
         try:
-            done.put(int(entry.guard.frontier(text)))
+            done.put(operator.index(entry.guard.frontier(text)))
         except BaseException as error:
             done.put(error if isinstance(error, Exception) else RuntimeError(type(error).__name__))
 
@@ -111,11 +117,16 @@ def _run(entry: Entry, view: GuardView) -> Finding:
         verdict: Verdict | None = entry.guard.check(view)
         problem = _problem(verdict, len(view.text))
     except BaseException as error:  # whatever it is, the guard has not passed the text
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        if _is_interrupt(error):
             raise
         verdict, problem = None, type(error).__name__  # its message may hold the text
     elapsed = (time.perf_counter() - started) * 1e3
     return Finding(entry, verdict, None, elapsed) if not problem else Finding(entry, None, "error", elapsed, problem)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is the user's wish to stop, and none of the guard's failures."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def _in_time(finding: Finding, ends: float) -> Finding:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import re
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,13 +24,14 @@ _LONGEST = 50
 
 
 class Vault:
-    """Originals by placeholder, of one request. Used by one thread at a time."""
+    """Originals by placeholder, of one request. Thread-safe: guards that may wait work side by side."""
 
     def __init__(self) -> None:
         self._originals: dict[str, str] = {}
         self._placeholders: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
         self._taken: set[str] = set()
+        self._lock = threading.Lock()
 
     def reserve(self, text: str) -> None:
         """Placeholders that stand in the caller's own text are not given out."""
@@ -37,15 +39,16 @@ class Vault:
 
     def placeholder(self, rule: str, original: str) -> str:
         key = (rule, original)
-        if key not in self._placeholders:
-            label = re.sub(r"[^A-Z0-9]+", "_", rule.upper()).strip("_")[:40] or "VALUE"
-            label = label if label[0].isalpha() else f"V{label}"[:40]
-            made = self._next(label)
-            while made in self._taken:
+        with self._lock:
+            if key not in self._placeholders:
+                label = re.sub(r"[^A-Z0-9]+", "_", rule.upper()).strip("_")[:40] or "VALUE"
+                label = label if label[0].isalpha() else f"V{label}"[:40]
                 made = self._next(label)
-            self._placeholders[key] = made
-            self._originals[made] = original
-        return self._placeholders[key]
+                while made in self._taken:
+                    made = self._next(label)
+                self._placeholders[key] = made
+                self._originals[made] = original
+            return self._placeholders[key]
 
     def original(self, placeholder: str) -> str | None:
         return self._originals.get(placeholder)

@@ -12,6 +12,7 @@ unit at its place: nothing from there on is released.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from safegen.guards.base import Allow, Block, Edit, GuardView, Match, Replace, R
 from safegen.guards.running import Entry, Finding, Late, frontier_in_time
 from safegen.guards.scopes import Place
 from safegen.guards.units import UnitKind, spelled
-from safegen.guards.watched import Watched, watched_of
+from safegen.guards.watched import Watched, watch_too
 
 Outcome = Literal["block", "redact", "retry", "log", "error", "timeout"]
 
@@ -137,8 +138,8 @@ class UnitWatch:
         if self._withholds or len(self._chars) == self._num_seen:
             return ""
         if self._watched is None:
-            self._watched = watched_of([entry for entry in self.entries if not entry.only_logs])
-        frontier = self._follow(self._watched)
+            self._watched = self._watch()
+        frontier = self.num_decided if self.stopped is not None else self._follow(self._watched)
         if frontier <= self.num_decided or self.stopped is not None:
             return ""
         return self._decide_to(frontier, self._not_quiet(self._watched, frontier), final=False)
@@ -157,12 +158,20 @@ class UnitWatch:
     def _not_quiet(self, all_watched: Sequence[Watched], end: int) -> list[Entry]:
         """Guards that may have found something between what is decided and `end`, in their order."""
         asked = [
-            entry
-            for watched in all_watched
-            if watched.follower is None or not watched.follower.is_quiet(self.num_decided, end)
-            for entry in watched.entries
+            entry for watched in all_watched if not watched.is_quiet(self.num_decided, end) for entry in watched.entries
         ]
         return sorted(asked, key=_number)
+
+    def _watch(self) -> list[Watched]:
+        made: list[Watched] = []
+        for entry in self.entries:
+            try:
+                if not entry.only_logs:
+                    watch_too(made, entry)
+            except Exception as error:  # a guard that cannot watch
+                self._stop(Decision(entry, "error", *self._here(), type(error).__name__, 1.0, self.place))
+                break
+        return made
 
     def _follow(self, all_watched: Sequence[Watched]) -> int:
         """What is new is shown to all followers; returns how far all agree that it is certain."""
@@ -171,7 +180,7 @@ class UnitWatch:
         for watched in all_watched:
             try:
                 if watched.follower is not None:
-                    certain = watched.follower.feed(added, self.num_decided)
+                    certain = operator.index(watched.follower.feed(added, self.num_decided))
                 else:
                     begin = self._window_begin(watched.entries)
                     text = "".join(self._chars[begin:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from safegen.guards.following import Follower, follower_of
@@ -20,18 +19,22 @@ class Watched:
     def copy(self) -> Watched:
         return Watched(self.entries, None if self.follower is None else self.follower.copy(), self.seconds)
 
+    def is_quiet(self, start: int, end: int) -> bool:
+        """Whether no guard need be asked about start..end. A follower that cannot say is no reason not to ask."""
+        try:
+            return self.follower is not None and self.follower.is_quiet(start, end)
+        except Exception:
+            return False
 
-def watched_of(entries: Sequence[Entry]) -> list[Watched]:
-    made: list[Watched] = []
-    for entry in entries:
-        follower = follower_of(entry.guard)
-        for place, other in enumerate(made):
-            if follower is None or other.follower is None:
-                continue
-            common = other.follower.joined(follower)
-            if common is not None:
-                made[place] = Watched((*other.entries, entry), common)
-                break
-        else:
-            made.append(Watched((entry,), follower))
-    return made
+
+def watch_too(watched: list[Watched], entry: Entry) -> None:
+    """Put one more guard among those that are watching. Raises what its `follow` raises."""
+    follower = follower_of(entry.guard)
+    for place, other in enumerate(watched):
+        if follower is None or other.follower is None:
+            continue
+        common = other.follower.joined(follower)
+        if common is not None:
+            watched[place] = Watched((*other.entries, entry), common)
+            return
+    watched.append(Watched((entry,), follower))

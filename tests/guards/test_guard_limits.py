@@ -13,6 +13,8 @@ import pytest
 from safegen.errors import RequestError
 from safegen.events import DeltaEvent
 from safegen.guards import PII, Allow, Anonymize, Charset, Custom, Guards, GuardView, Language, Never, Secrets
+from safegen.types import JsonSchema
+from tests.support.guards import Word
 from tests.support.sdk_fakes import ScriptedBackend, make_llm
 
 
@@ -31,6 +33,64 @@ def test_a_guard_that_hangs_while_a_stream_asks_what_is_certain_times_out() -> N
     released.set()
     assert time.monotonic() - started < 10
     assert (result.status, result.text, result.audit[0].action) == ("blocked", "", "timeout")
+
+
+class _NoBan:
+    stages = ("decoding",)
+
+    def check(self, view: GuardView) -> Allow:
+        return Allow()
+
+
+class _WrongBan(_NoBan):
+    def automaton(self, scope: str) -> str:
+        return "no ban"
+
+
+def test_an_automaton_that_is_no_ban_is_refused() -> None:
+    with pytest.raises(RequestError, match="str"):
+        Guards([_WrongBan()]).bans()
+
+
+class _NoWatch(Word):
+    """Each with its own way to have no answer, or none that can be used, while a stream asks."""
+
+    def __init__(self, **broken: Any) -> None:
+        super().__init__(on_fail="redact", stages=["output"])
+        self.broken = broken
+
+    def frontier(self, text: str) -> Any:
+        return self._answer("frontier", super().frontier(text))
+
+    def find(self, view: GuardView) -> Any:
+        return super().find(view)
+
+    def follow(self) -> Any:
+        return self._answer("follow", None)
+
+    def _answer(self, name: str, else_: Any) -> Any:
+        given = self.broken.get(name, else_)
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"frontier": 2.5}, {"frontier": SystemExit("the text")}, {"follow": ValueError("the text")}, {"follow": 7}],
+)
+def test_a_guard_that_cannot_watch_a_stream_has_failed(broken: dict[str, Any]) -> None:
+    guard = _NoWatch(**broken)
+    with make_llm(ScriptedBackend('"a secret or two"')) as llm:
+        with llm.stream("go", guards=guard, max_tokens=40) as events:
+            list(events)
+        shown = events.result()
+        with llm.stream("go", JsonSchema({"type": "string"}), guards=guard, max_tokens=40) as events:
+            list(events)
+        held = events.result()  # decoding cannot watch, and the whole answer is looked at in the end
+    assert (shown.status, shown.text, shown.audit[0].action) == ("blocked", "", "error")
+    assert (held.status, held.audit[0].action, "secret" in held.text) == ("ok", "redact", False)
+    assert "the text" not in f"{shown.error} {shown.audit}"
 
 
 class _NoBound:
@@ -97,6 +157,8 @@ def test_the_message_of_a_guard_that_gives_up_is_told_to_nobody() -> None:
         (lambda: Charset(scripts=5), "scripts"),  # type: ignore[arg-type]
         (lambda: Language(allow=5), "allow"),  # type: ignore[arg-type]
         (lambda: Anonymize(5), "detectors"),  # type: ignore[arg-type]
+        (lambda: PII(stages=["decoding"]), "stages"),  # there nothing would be checked
+        (lambda: Guards([_NoBan()]), "stages"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_by_name(make: Callable[[], Any], field: str) -> None:
@@ -119,6 +181,8 @@ def test_one_text_stands_for_a_list_of_it_and_an_iterator_is_read_once() -> None
         "[" * 1000,
         "guards: [{type: PII, stages: 5}]",
         "deadline_s: .inf\nguards: []",
+        "guards: [{type: PII, on_fail: block, on_fail: log}]",
+        "guards: [{type: Secrets}]\ndeadline_s: 2\nguards: [{type: PII}]",
         "\n".join(
             f"{'abcdefghij'[at]}: &{'abcdefghij'[at]} [{', '.join([f'*{chr(96 + at)}'] * 10) if at else 'x'}]"
             for at in range(10)

@@ -219,6 +219,8 @@ def test_what_a_call_does_not_say_stays_as_the_model_has_it() -> None:
     assert (both.deadline_s, both.max_retries, both.digests) == (0.5, 0, own.digests)
     assert own.plus(Guards([Word()], deadline_s=9)).deadline_s == 9
     assert Guards([Ssn()]).plus(both).deadline_s == 0.5
+    said = Guards.from_dict(Guards([], deadline_s=5.0, max_retries=2).to_dict())
+    assert (own.plus(said).deadline_s, own.plus(said).max_retries) == (5.0, 2)
 
 
 def test_a_set_within_a_list_keeps_its_settings() -> None:

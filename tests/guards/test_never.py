@@ -17,6 +17,7 @@ from safegen.output_type import OutputType, compile_type
 from safegen.tools import Tools
 from safegen.types import Choice, JsonSchema, Regex, Think
 from tests.support.plain_never import holds_ban, plain_fold
+from tests.support.sdk_fakes import ScriptedBackend, make_llm
 
 _CALL = '<tool_call>\n{"name":"f","arguments":{"q":"%s"}}\n</tool_call>'
 _TOOLS = Tools(
@@ -257,6 +258,15 @@ def test_a_guard_that_only_logs_bans_nothing() -> None:
     assert Guards([Never(phrases=["a"], on_fail="log")]).bans() is None
     assert Guards([Never(phrases=["a"], stages=["output"])]).bans() is None
     assert Guards([Never(phrases=["a"])]).bans() is not None
+
+
+def test_a_dry_run_records_what_would_have_been_banned() -> None:
+    guard = Never(phrases=["secret"], on_fail="log")
+    assert (guard.stages, Never.from_dict(guard.to_dict()).stages) == (("output",), ("output",))
+    with make_llm(ScriptedBackend("a secret")) as llm:
+        result = llm.generate("go", guards=guard, max_tokens=20)
+    assert (result.status, result.text) == ("ok", "a secret")
+    assert [(r.stage, r.action, r.start, r.end) for r in result.audit] == [("output", "log", 2, 8)]
 
 
 def test_long_text_is_scanned_in_linear_time() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -28,6 +31,20 @@ def test_equal_texts_get_equal_placeholders_and_others_get_others() -> None:
     assert "a@b.co" not in repr(vault)
     vault.wipe()
     assert (vault.original("<EMAIL_3>"), len(vault)) == (None, 0)
+
+
+def test_threads_that_name_at_once_get_placeholders_of_their_own() -> None:
+    class Slow(dict[str, int]):
+        def get(self, key: str, default: Any = None) -> Any:
+            known = super().get(key, default)
+            time.sleep(0.002)  # another thread would have the same number
+            return known
+
+    vault = Vault()
+    vault._counts = Slow()
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: vault.placeholder("email", f"{number}@b.co"), range(8)))
+    assert [vault.original(each) for each in made] == [f"{number}@b.co" for number in range(8)]
 
 
 def test_the_model_sees_placeholders_and_the_caller_originals() -> None:
