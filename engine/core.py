@@ -86,6 +86,7 @@ class EngineCore:
             )
         self._new: list[Sequence] = []
         self._events: list[Event] = []
+        self._tokens_at: dict[tuple[str, int], int] = {}  # places of events: a call of step hands out one a sequence
         self._cancelled: dict[str, Exception | None] = {}
         self._num_arrived = self._num_steps = self._num_computed = self._num_output = 0
         self._num_retracts = self._num_retracted = 0
@@ -146,6 +147,7 @@ class EngineCore:
 
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
+        self._tokens_at.clear()
         return events
 
     @property
@@ -475,12 +477,14 @@ class EngineCore:
         self._num_output += len(token_ids)
         origins = () if sequence.origins is None else sequence.origins.between(start, start + len(token_ids))
         event = TokensEvent(sequence.request.request_id, sequence.index, token_ids, logprobs, origins)
-        last = self._events[-1] if self._events else None
-        if isinstance(last, TokensEvent) and (last.request_id, last.index) == (event.request_id, event.index):
-            joined = last.token_ids + token_ids, last.logprobs + logprobs, last.origins + origins
-            self._events[-1] = TokensEvent(event.request_id, event.index, *joined)
-        else:
+        place = self._tokens_at.setdefault((event.request_id, event.index), len(self._events))
+        if place == len(self._events):
             self._events.append(event)
+            return
+        before = self._events[place]
+        assert isinstance(before, TokensEvent)
+        joined = before.token_ids + token_ids, before.logprobs + logprobs, before.origins + origins
+        self._events[place] = TokensEvent(event.request_id, event.index, *joined)
 
     def _drop_cancelled(self) -> None:
         while self._cancelled:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from safegen.engine.backend import AheadDraws, ForwardBatch
 from safegen.engine.core import EngineCore
-from safegen.engine.request import Request
+from safegen.engine.request import Request, TokensEvent
 from safegen.kernels.sampling import Draw, draw_tokens
 from tests.engine.test_core import SETTINGS, expected, mixed_requests, tokens
 from tests.support.engine_driver import STOP, Outcome, Outcomes, check, collect, drive, make_core
@@ -94,6 +94,30 @@ def test_most_steps_of_a_lone_sequence_are_computed_ahead() -> None:
     drive(core, [lone])
     assert Counter(backend.calls)[8] >= 7
     assert core.stats().steps == 65, "each step is counted"
+
+
+def test_what_a_call_computes_of_a_sequence_is_handed_out_as_one_event_before_its_end() -> None:
+    backend = AheadBackend()
+    core = ticking(make_core(backend))
+    requests = free_requests(2, 6, max_tokens=30, stop_ids=())
+    for each in requests:
+        core.add(each)
+    found: dict[str, list[int]] = {}
+    ended: set[str] = set()
+    most = 0
+    while core.has_work:
+        events = core.step()
+        names = [(type(event), event.request_id) for event in events]
+        assert len(set(names)) == len(names)
+        for event in events:
+            assert event.request_id not in ended
+            if isinstance(event, TokensEvent):
+                found[event.request_id] = [*found.get(event.request_id, []), *event.token_ids]
+                most = max(most, len(event.token_ids))
+            else:
+                ended.add(event.request_id)
+    assert {(name, 0): ids for name, ids in found.items()} == expected(requests)
+    assert most > 4
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.2])
