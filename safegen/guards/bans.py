@@ -11,6 +11,7 @@ Only matches that touch an edit count: what lies between edits is the model's, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from safegen.guards.base import GuardView, Match
 from safegen.guards.never import Never
@@ -23,39 +24,68 @@ def banning(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if isinstance(entry.guard, Never) and entry.guard.automaton("$") is not None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Edited:
+    """A span of edited text. source: what it took the place of, in the text as it was."""
+
+    start: int
+    end: int
+    source: tuple[int, int]
+
+    def touches(self, match: Match) -> bool:
+        return match.start <= self.end and self.start <= match.end
+
+
+@dataclass(frozen=True, slots=True)
+class Banned:
+    """A ban that an edit has brought about. end: its offset in the edited text. source: the edit's span in the text as
+    it was. is_open: a letter that follows would make it a part of a longer word, which is none."""
+
+    entry: Entry
+    rule: str
+    text: str
+    end: int
+    source: tuple[int, int]
+    is_open: bool
+
+
 class EditedText:
     """Decoded text of one unit as it goes out. entries: of `banning`, those whose scope covers the unit."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = tuple(entries)
         self._pieces: list[str] = []
-        self._edits: list[tuple[int, int]] = []  # that what follows may still make a ban with
+        self._edits: list[_Edited] = []  # that what follows may still make a ban with
 
     def keep(self, text: str) -> None:
         self._pieces.append(text)
 
-    def replace(self, rule: str, placeholder: str) -> str:
-        """The placeholder, or the first other one that makes no ban with what stands before it."""
+    def replace(self, rule: str, placeholder: str, source: tuple[int, int] = (0, 0)) -> str:
+        """The placeholder, or the first other one that makes no ban with what stands before it. source: the span that
+        it takes the place of."""
         before = self._joined()
         start = len(before)
         for text in candidates(rule, placeholder):
-            here = [(start, start + len(text))]
+            here = [_Edited(start, start + len(text), source)]
             if not any(self._touching(entry, before + text, here) for entry in self.entries):
                 placeholder = text
                 break
         self._pieces.append(placeholder)
-        self._edits.append((start, start + len(placeholder)))
+        self._edits.append(_Edited(start, start + len(placeholder), source))
         return placeholder
 
-    def found(self) -> tuple[Entry, str, str] | None:
-        """(guard, rule, text) of the first ban that an edit has brought about."""
+    def found(self) -> Banned | None:
+        """The ban that an edit has brought about, of several the one that ends first."""
         if not self._edits:
             return None
         text = self._joined()
-        for entry in self.entries:
-            for match in self._touching(entry, text, self._edits):
-                return entry, match.rule, text[match.start : match.end]
-        if all(_is_beyond(entry, text[self._edits[-1][1] :]) for entry in self.entries):
+        touching = [(entry, match) for entry in self.entries for match in self._touching(entry, text, self._edits)]
+        if touching:
+            entry, match = min(touching, key=lambda found: found[1].end)
+            source = next(edit.source for edit in self._edits if edit.touches(match))
+            is_open = match.end == len(text) and isinstance(entry.guard, Never) and entry.guard.word
+            return Banned(entry, match.rule, text[match.start : match.end], match.end, source, is_open)
+        if all(_is_beyond(entry, text[self._edits[-1].end :]) for entry in self.entries):
             self._edits.clear()
         return None
 
@@ -64,12 +94,12 @@ class EditedText:
         return self._pieces[0]
 
     @staticmethod
-    def _touching(entry: Entry, text: str, edits: Sequence[tuple[int, int]]) -> list[Match]:
+    def _touching(entry: Entry, text: str, edits: Sequence[_Edited]) -> list[Match]:
         guard = entry.guard
         if not isinstance(guard, Never) or not guard.may_hold(text):
             return []
         found = sorted(guard.find(GuardView(text)))
-        return [match for match in found if any(match.start <= end and start <= match.end for start, end in edits)]
+        return [match for match in found if any(edit.touches(match) for edit in edits)]
 
 
 def _is_beyond(entry: Entry, text: str) -> bool:

@@ -59,10 +59,11 @@ class Guards:
             on_block = on_block or nested.on_block
             audit = _both(audit, nested.audit)
             audit_key = audit_key or nested.digests.key
-        self.guards = tuple(
+        self.guards: tuple[Guard, ...] = tuple(
             as_guard(each) for given in listed for each in (given.guards if isinstance(given, Guards) else (given,))
         )
-        self._said_deadline_s, self._said_max_retries = deadline_s, max_retries
+        self._said_deadline_s: float | None = deadline_s
+        self._said_max_retries: int | None = max_retries
         deadline_s = _DEADLINE_S if deadline_s is None else deadline_s
         max_retries = _MAX_RETRIES if max_retries is None else max_retries
         if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float) or not 0 < deadline_s <= DAY_S:
@@ -71,9 +72,11 @@ class Guards:
             raise _bad("max_retries", max_retries, "a number from 0 to 10")
         if on_block is not None and on_block is not Refusal:
             raise _bad("on_block", on_block, "safegen.Refusal or None")
-        self.deadline_s, self.max_retries, self.on_block = deadline_s, max_retries, on_block
-        self.digests = Digests(audit_key)
-        self.audit = audit
+        self.deadline_s: float = deadline_s
+        self.max_retries: int = max_retries
+        self.on_block: type[Refusal] | None = on_block
+        self.digests: Digests = Digests(audit_key)
+        self.audit: str | os.PathLike[str] | Sink | None = audit
         self.sink: Sink | None = _sink(audit)
         self.entries = _entries(self.guards)
         self.config = config_digest(self.to_dict())

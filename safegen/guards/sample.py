@@ -62,10 +62,8 @@ class SampleGuard:
     def finish(self) -> str:
         """The answer has ended. After a stop nothing more is released, not even what was certain."""
         rest = ""
-        for stream in self._streams:
-            if self.stopped is not None:
-                break
-            rest = stream.feed(rest) + stream.finish()
+        for stream in self._streams:  # those behind one that has stopped see what it released
+            rest = stream.feed(rest) + (stream.finish() if self.stopped is None else "")
         self._tell(final=True)
         return rest if self.stopped is None else ""
 
@@ -77,7 +75,8 @@ class SampleGuard:
 
     @property
     def stopped(self) -> Decision | None:
-        return next((stream.stopped for stream in self._streams if stream.stopped is not None), None)
+        """Of several the last stream's: what it has seen lies before what stopped the others."""
+        return next((stream.stopped for stream in reversed(self._streams) if stream.stopped is not None), None)
 
     @property
     def changed(self) -> bool:
@@ -116,7 +115,13 @@ class SampleGuard:
         if self._told or not (final or self.stopped is not None):
             return
         self._told = True
+        last = next((stream for stream in reversed(self._streams) if stream.stopped is not None), None)
+        is_before = last is not None
         for stream in self._streams:
-            self._session.decided(self._sample, stream.decisions)
+            is_before = is_before and stream is not last
+            if last is not None:
+                stream.leave()
+            decisions = stream.decided_before(last) if is_before and last is not None else stream.decisions
+            self._session.decided(self._sample, decisions)
             for number, spent in stream.milliseconds.items():
                 self._session.took(self._sample, number, spent)

@@ -87,6 +87,7 @@ class GuardStream:
         self._num_bytes = self._shift = 0
         self._starts: list[int] = []  # byte offset of each character of the open unit, while placeholders are forced
         self.decisions: list[Decision] = []
+        self._ends: list[int] = []  # how many decisions there were when each unit had ended
         self.milliseconds: dict[int, float] = {}  # that guards took beside their looks, by the number of their entry
         self.stopped: Decision | None = None
 
@@ -102,6 +103,13 @@ class GuardStream:
         """No more will be asked for; what was decided about the open unit counts."""
         if self._unit is not None and self.stopped is None:
             self._close(self._unit)
+
+    def decided_before(self, later: GuardStream) -> list[Decision]:
+        """Decisions up to where a stream that reads what this one releases has stopped."""
+        assert later.stopped is not None
+        unit, at = len(later._ends) - 1, later.stopped.start
+        first, last = ([0, *self._ends][min(number, len(self._ends))] for number in (unit, unit + 1))
+        return self.decisions[:first] + [each for each in self.decisions[first:last] if each.at <= at]
 
     @property
     def has_edited(self) -> bool:
@@ -186,6 +194,7 @@ class GuardStream:
         if self._shifts is None:
             self.decisions += [forced.decision for _, _, forced in self._forced_spans(unit)]
         self.decisions += unit.decisions
+        self._ends.append(len(self.decisions))
         for number, spent in unit.spent().items():
             self.milliseconds[number] = self.milliseconds.get(number, 0.0) + spent
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from safegen.guards.bans import EditedText
@@ -30,7 +30,8 @@ Outcome = Literal["block", "redact", "retry", "log", "error", "timeout"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What one guard decided about one match. replacement: of an edit. matched: the text, kept for its digest alone."""
+    """What one guard decided about one match. replacement: of an edit. matched: the text, kept for its digest alone.
+    at: its offset in the edited text."""
 
     entry: Entry
     outcome: Outcome
@@ -43,6 +44,7 @@ class Decision:
     matched: str = field(default="", repr=False)
     hint: str = ""
     during_decoding: bool = False
+    at: int = 0
 
     @property
     def stops(self) -> bool:
@@ -84,6 +86,8 @@ class UnitWatch:
         self._raws: list[str] = []
         self.num_decided = 0  # characters whose matches are decided; all of them are released or replaced
         self._covered = 0  # end of the last replaced span
+        self._num_out = 0  # decoded characters that are released or held
+        self._held = ""  # released but for a ban that the next character may complete
         self._num_seen = 0
         acting = [entry for entry in entries if not entry.only_logs]
         self._withholds = kind == "key" or any(map(_is_unbounded, acting))
@@ -200,10 +204,10 @@ class UnitWatch:
     def _decide_to(self, frontier: int, entries: Sequence[Entry], *, final: bool) -> str:
         """entries: guards that may have found something up to the frontier."""
         if not entries:
-            return self._apply((), frontier)
+            return self._apply((), frontier, final)
         begin = self._window_begin(entries)
         view = GuardView("".join(self._chars[begin:]), str(self.place), "output", final, protected=self._protected)
-        return self._apply(self._decide(self._look(entries, view), begin, frontier, final), frontier)
+        return self._apply(self._decide(self._look(entries, view), begin, frontier, final), frontier, final)
 
     def _window_begin(self, entries: Sequence[Entry]) -> int:
         """Where a look may begin that finds all that is not decided yet."""
@@ -260,10 +264,12 @@ class UnitWatch:
         matched = "".join(self._chars[start:end])
         return Decision(entry, outcome, start, end, span.rule, span.score, self.place, replacement, matched, hint)
 
-    def _apply(self, decisions: Sequence[Decision], frontier: int) -> str:
-        released: list[str] = []
+    def _apply(self, decisions: Sequence[Decision], frontier: int, final: bool) -> str:
+        released: list[str] = [self._held]
         place = self.num_decided
-        for decision in decisions:
+        for found in decisions:
+            kept = max(0, found.start - max(place, self._covered))
+            decision = replace(found, at=self._num_out + kept)
             if decision.stops:
                 self._stop(decision)
                 frontier = min(frontier, max(place, decision.start))
@@ -278,24 +284,34 @@ class UnitWatch:
             self._covered = max(self._covered, decision.end)
         released.extend(self._kept(max(place, self._covered), frontier))
         self.num_decided = max(self.num_decided, frontier)
+        self._held = ""
         banned = None if self.bans is None else self.bans.found()
         if banned is None:
             return "".join(released)
-        entry, rule, text = banned
-        self._stop(Decision(entry, "block", *self._here(), rule, 1.0, self.place, matched=text))
+        if banned.is_open and not final and self.stopped is None:
+            self._held = "".join(released)
+        else:
+            span, end = banned.source, banned.end
+            self.decisions = [each for each in self.decisions if each.at < end or (each.start, each.end) == span]
+            self._stop(
+                Decision(banned.entry, "block", *span, banned.rule, 1.0, self.place, matched=banned.text, at=end)
+            )
         return ""
 
     def _kept(self, first: int, last: int) -> list[str]:
         """Raw text that stays as it is."""
+        self._num_out += max(0, last - first)
         if self.bans is not None and first < last:
             self.bans.keep("".join(self._chars[first:last]))
         return self._raws[first:last]
 
     def _edited(self, decision: Decision) -> str:
         """What takes the place of a match."""
-        if self.bans is None:
-            return decision.replacement
-        return self.bans.replace(decision.rule, decision.replacement)
+        text = decision.replacement
+        if self.bans is not None:
+            text = self.bans.replace(decision.rule, text, (decision.start, decision.end))
+        self._num_out += len(text)
+        return text
 
 
 def _is_unbounded(entry: Entry) -> bool:

@@ -9,9 +9,12 @@ import pytest
 from safegen.errors import SchemaError
 from safegen.events import DeltaEvent
 from safegen.guards import PII, Guards, GuardView, InvisibleText, Never
+from safegen.guards.answer_reader import AnswerKind
 from safegen.guards.bans import EditedText
 from safegen.guards.running import Entry
 from safegen.guards.scopes import parse_scopes
+from safegen.guards.session import GuardSession
+from safegen.guards.stream import AnswerShape
 from safegen.tools import Tools
 from safegen.types import JsonSchema, Think
 from tests.support.guards import Word
@@ -30,6 +33,42 @@ def _streamed(text: str, guards: Any, spec: Any = None) -> tuple[str, Any]:
     with make_llm(ScriptedBackend(text)) as llm, llm.stream("go", spec, guards=guards, max_tokens=200) as events:
         shown = "".join(event.text for event in events if isinstance(event, DeltaEvent))
         return shown, events.result()
+
+
+def _cut(pieces: list[str], guards: Any, kind: AnswerKind = "text") -> tuple[str, Any, Any]:
+    """What is shown of an answer that comes in these pieces, what stopped it, and the records."""
+    session = GuardSession(Guards(guards, audit_key=b"k" * 16), "request")
+    session.check_input([])
+    sample, shown = session.output(AnswerShape(kind), 0), ""
+    for piece in pieces:
+        if sample.stopped is None:
+            shown += sample.feed(piece)
+    if sample.stopped is None:
+        shown += sample.finish()
+    error = sample.blocked()
+    told = [(r.guard, r.action, r.path, r.start, r.end, r.digest) for r in session.records()]
+    return shown, None if error is None else (error.guard, error.rule, error.path), told
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "num_edits"),
+    [
+        ('["a\u200bb stop \u200bc","\u200bd"]', ("word", "stop", "$[0]"), 1),
+        ('["\u200ba b","\u200bstop\u200b","ki\u200bll it now"]', ("word", "stop", "$[1]"), 2),
+        ('["\u200ba b","ki\u200bll it \u200bnow, and later","\u200bstop"]', ("never", "phrase", "$[1]"), 2),
+    ],
+)
+def test_what_stops_an_answer_and_its_records_do_not_depend_on_how_it_is_cut(
+    text: str, error: Any, num_edits: int
+) -> None:
+    hidden = InvisibleText(on_fail="redact", stages=["output"])
+    guards = [hidden, Word("stop", stages=["output"]), Never(phrases=["kill"], fold="exact")]
+    _, stopped, told = _cut([text], guards, "json")
+    assert stopped == error
+    assert [action for _, action, *_ in told if action != "allow"] == ["redact"] * num_edits + ["block"]
+    for length in range(1, len(text)):
+        pieces = [text[at : at + length] for at in range(0, len(text), length)]
+        assert _cut(pieces, guards, "json")[1:] == (stopped, told)
 
 
 def _redacting(*guards: Any) -> list[Any]:
@@ -71,6 +110,10 @@ def test_a_word_that_an_edit_sets_free_is_a_ban_and_a_part_of_one_is_none() -> N
     guards = [Word("xx", on_fail="redact", stages=["output"]), Never(phrases=["cat"], word=True, fold="exact")]
     assert _generate("xxcat", guards).status == "blocked"
     assert _streamed("xx category", guards)[0] == _generate("xx category", guards).text == "[XX] category"
+    for pieces in (["one xxcategory"], list("one xxcategory")):
+        assert _cut(pieces, guards)[:2] == ("one [XX]category", None)
+    shown, error, _ = _cut(list("one xxcat too"), guards)
+    assert (shown, error) == ("one [XX]ca", ("never", "phrase", "$"))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -190,4 +233,4 @@ def test_a_ban_across_two_edits_and_a_long_way_behind_the_first_is_found() -> No
     edited.keep("l")
     found = edited.found()
     assert found is not None
-    assert found[1:] == ("phrase", "kill")
+    assert (found.rule, found.text) == ("phrase", "kill")
