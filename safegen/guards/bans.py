@@ -11,7 +11,7 @@ Only matches that touch an edit count: what lies between edits is the model's, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from safegen.guards.base import GuardView, Match
 from safegen.guards.never import Never
@@ -56,6 +56,11 @@ class EditedText:
         self.entries = tuple(entries)
         self._pieces: list[str] = []
         self._edits: list[_Edited] = []  # that what follows may still make a ban with
+        self._num_forgotten = 0  # characters before the first piece
+        self._found: Banned | None = None
+        reaches = [entry.guard.reach for entry in self.entries if isinstance(entry.guard, Never)]
+        known = [reach for reach in reaches if reach is not None]
+        self._window = 4 * max(known) if known and len(known) == len(reaches) else None
 
     def keep(self, text: str) -> None:
         self._pieces.append(text)
@@ -63,6 +68,7 @@ class EditedText:
     def replace(self, rule: str, placeholder: str, source: tuple[int, int] = (0, 0)) -> str:
         """The placeholder, or the first other one that makes no ban with what stands before it. source: the span that
         it takes the place of."""
+        self.found()  # and forget what it has been asked about
         before = self._joined()
         start = len(before)
         for text in candidates(rule, placeholder):
@@ -76,18 +82,31 @@ class EditedText:
 
     def found(self) -> Banned | None:
         """The ban that an edit has brought about, of several the one that ends first."""
-        if not self._edits:
-            return None
+        if self._found is not None or not self._edits:
+            return self._found
         text = self._joined()
         touching = [(entry, match) for entry in self.entries for match in self._touching(entry, text, self._edits)]
         if touching:
             entry, match = min(touching, key=lambda found: found[1].end)
             source = next(edit.source for edit in self._edits if edit.touches(match))
             is_open = match.end == len(text) and isinstance(entry.guard, Never) and entry.guard.word
-            return Banned(entry, match.rule, text[match.start : match.end], match.end, source, is_open)
+            end = self._num_forgotten + match.end
+            banned = Banned(entry, match.rule, text[match.start : match.end], end, source, is_open)
+            self._found = None if is_open else banned
+            return banned
         if all(_is_beyond(entry, text[self._edits[-1].end :]) for entry in self.entries):
             self._edits.clear()
+        self._forget(text)
         return None
+
+    def _forget(self, text: str) -> None:
+        """Text that no match holds together with what may still come, and edits in it."""
+        cut = len(text) - (self._window or len(text))
+        if cut <= len(text) // 2 or not all(_is_beyond(entry, text[cut:]) for entry in self.entries):
+            return
+        self._pieces, self._num_forgotten = [text[cut:]], self._num_forgotten + cut
+        self._edits = [replace(edit, start=edit.start - cut, end=edit.end - cut) for edit in self._edits]
+        self._edits = [edit for edit in self._edits if edit.end >= 0]
 
     def _joined(self) -> str:
         self._pieces = ["".join(self._pieces)]
