@@ -7,6 +7,7 @@ the backend hold: a sequence's logits depend on its tokens alone, to the last bi
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -104,7 +105,7 @@ class CpuDecoder:
         self._cache: Sequence[KvLayer] | None = None
         self._logits = _Rows(head.weight.shape[0])
         self._maxima = _Rows(-(-head.weight.shape[0] // _MAXIMUM_OF))
-        self._latest: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+        self._latest: tuple[weakref.ref[NDArray[np.float32]], NDArray[np.float32]] | None = None
         self._native = _native.CpuDecoder(
             _handle(embedding), *_linear(head), *_norm(norm), num_heads, num_kv_heads, head_dim, embedding_scale,
             logit_softcap or 0.0,
@@ -191,12 +192,12 @@ class CpuDecoder:
         logits, maxima = self._logits.take(num_rows), self._maxima.take(num_rows)
         tables = [(_array(cos, "cos"), _array(sin, "sin")) for cos, sin in ropes]
         self._native.forward(*arrays, tables, *masks, logits, maxima, num_layers or 0)
-        self._latest = logits, maxima
+        self._latest = weakref.ref(logits), maxima
         return logits
 
     def maxima_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32] | None:
         """[rows, ceil(vocabulary / 64)], for `draw_tokens`, if these are the logits that `forward_arrays` gave last."""
-        return self._latest[1] if self._latest is not None and self._latest[0] is logits else None
+        return self._latest[1] if self._latest is not None and self._latest[0]() is logits else None
 
     def forward_ahead(
         self,

@@ -176,7 +176,7 @@ void packed_blocks(const PackedArgs& a, const Activations& x, int64_t r0, int64_
     }
 }
 
-// Rows [r0, r1), within one chunk of x, whose last row or the chunk's r1 is; blocks [b0, b1).
+// Rows [r0, r1): one chunk of x (kChunkRows rows, the last one fewer). Blocks [b0, b1).
 void packed_linear(const PackedArgs& a, const Activations& x, int64_t r0, int64_t r1, int64_t b0, int64_t b1) {
     switch (a.packing) {
         case Packing::nibble: return packed_blocks<Packing::nibble>(a, x, r0, r1, b0, b1);

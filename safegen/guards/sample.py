@@ -75,8 +75,14 @@ class SampleGuard:
 
     @property
     def stopped(self) -> Decision | None:
-        """Of several the last stream's: what it has seen lies before what stopped the others."""
-        return next((stream.stopped for stream in reversed(self._streams) if stream.stopped is not None), None)
+        stopper = self._stopper()
+        return None if stopper is None else self._streams[stopper].stopped
+
+    def _stopper(self) -> int | None:
+        """The place of the stream that has stopped the answer, of several the last one: what it has seen lies before
+        what stopped the others."""
+        stopped = (place for place, stream in enumerate(self._streams) if stream.stopped is not None)
+        return max(stopped, default=None)
 
     @property
     def changed(self) -> bool:
@@ -115,13 +121,13 @@ class SampleGuard:
         if self._told or not (final or self.stopped is not None):
             return
         self._told = True
-        last = next((stream for stream in reversed(self._streams) if stream.stopped is not None), None)
-        is_before = last is not None
-        for stream in self._streams:
-            is_before = is_before and stream is not last
-            if last is not None:
+        stopper = self._stopper()
+        for place, stream in enumerate(self._streams):
+            decisions = stream.decisions
+            if stopper is not None:
                 stream.leave()
-            decisions = stream.decided_before(last) if is_before and last is not None else stream.decisions
+                if place < stopper:
+                    decisions = stream.decided_before(self._streams[stopper])
             self._session.decided(self._sample, decisions)
             for number, spent in stream.milliseconds.items():
                 self._session.took(self._sample, number, spent)

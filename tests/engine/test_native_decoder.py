@@ -240,14 +240,10 @@ def test_a_step_of_forced_rows_alone_leaves_what_the_next_step_needs(llama: tupl
     assert torch.equal(run.step([ids[6:]], sampled_rows=range(3))[0], full[6:])
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma3-logit-softcap"])
-def test_the_maxima_of_logits_are_known_until_the_next_forward(variant: str, tmp_path: Path) -> None:
-    """Of dense rows and of sparse ones, for each 64 ids, whatever the threads that computed them."""
-    write_gguf(tmp_path / "model.gguf", tiny_model(variant), mixed_kinds)
-    runner = ModelRunner(pair(tmp_path / "model.gguf")[1], CpuOps())
-    runner.allocate(2, 16)
+def prompt_batch() -> ForwardBatch:
+    """Nine tokens of one sequence, all sampled."""
     places = np.arange(9, dtype=np.int32)
-    batch = ForwardBatch(
+    return ForwardBatch(
         step_id=0,
         ids=np.array(random_ids(9, 1), dtype=np.int32),
         position=places,
@@ -258,6 +254,15 @@ def test_the_maxima_of_logits_are_known_until_the_next_forward(variant: str, tmp
         sampled_rows=places,
         block_size=16,
     )
+
+
+@pytest.mark.parametrize("variant", ["llama", "gemma3-logit-softcap"])
+def test_the_maxima_of_logits_are_known_until_the_next_forward(variant: str, tmp_path: Path) -> None:
+    """Of dense rows and of sparse ones, for each 64 ids, whatever the threads that computed them."""
+    write_gguf(tmp_path / "model.gguf", tiny_model(variant), mixed_kinds)
+    runner = ModelRunner(pair(tmp_path / "model.gguf")[1], CpuOps())
+    runner.allocate(2, 16)
+    batch = prompt_batch()
     words = words_of([[3, VOCAB - 1]] * 4 + [list(range(VOCAB))] * 5).numpy()
     for masks in (None, RowMasks(words, np.ones(9, dtype=bool))):
         for count in (1, 2):
@@ -270,6 +275,20 @@ def test_the_maxima_of_logits_are_known_until_the_next_forward(variant: str, tmp
             assert runner.maxima_of(logits[:]) is None
     runner.forward(batch)
     assert runner.maxima_of(logits) is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_maxima_around_a_logit_that_is_no_number_are_none(count: int, tmp_path: Path) -> None:
+    tiny = tiny_model("llama")
+    bad = next(token for token in range(64, VOCAB) if token not in random_ids(9, 1))
+    tiny.lm_head.weight.data[bad] = torch.nan
+    tiny.save_pretrained(tmp_path)
+    runner = ModelRunner(pair(tmp_path)[1], CpuOps())
+    runner.allocate(2, 16)
+    with threads(count):
+        logits = runner.forward(prompt_batch())
+    maxima = runner.maxima_of(logits)
+    assert maxima is not None and np.isnan(logits[:, bad]).all() and np.isnan(maxima[:, 1]).all()
 
 
 def test_other_kernels_keep_the_readable_decoder(tmp_path: Path) -> None:
